@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerolab.checkpoint import Checkpoints, Loaded, find_latest, read_manifest
+from zerolab.checkpoint import Checkpoints, Loaded, find_latest
 from zerolab.checkpoint.reader import CheckpointReader
 from zerolab.checkpoint.tensors import FileWriter
 from zerolab.collectives import Collectives
@@ -136,9 +136,8 @@ def append_later(writer: FileWriter, name: str, tensor: torch.Tensor) -> None:
 
 def values_of(path: Path) -> dict[str, torch.Tensor]:
     """All states of all parameters in a checkpoint, whole, as they are stored: {"exp_avg/name": elements}."""
-    manifest = read_manifest(path)
-    found = {}
-    reader = CheckpointReader(path, manifest)
+    reader, found = CheckpointReader(path), {}
+    manifest = reader.manifest
     for name, saved in manifest.parameters.items():
         parts = reader.plan(name, 0, saved.numel)
         states = ["model"] + [*manifest.states, *(["main"] if manifest.main else [])] * saved.trains

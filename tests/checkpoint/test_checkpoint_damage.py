@@ -448,7 +448,7 @@ def test_two_engines_do_not_save_to_one_folder_on_any_rank(tmp_path: Path) -> No
         load(tmp_path / "one", target)
         return str(of_object.value), str(of_function.value), differing(before, target.consolidate()) == []
 
-    for *refusals, is_actor in launch(train, ranks=2, timeout=60):
+    for *refusals, is_actor in lockstep(train):
         assert all("another engine of this process saves to" in said for said in refusals) and is_actor
         assert all("give each engine a folder of its own" in said and "\n" not in said for said in refusals)
     assert [path.name for path in sorted(tmp_path.glob("*/step-*"))] == ["step-00000005"] * 3
@@ -473,7 +473,6 @@ def test_an_engine_saves_in_the_place_of_one_that_it_goes_on_from_or_that_has_en
             del first
             checkpoints.save(new_engine(comm), 3)
 
-    launch(train, ranks=2, timeout=60)
     lockstep(train)
 
 

@@ -16,7 +16,7 @@ from torch import nn
 from zerolab.checkpoint import CheckpointError, Checkpoints, load, read_manifest, save
 from zerolab.checkpoint.manifest import ShardRange
 from zerolab.checkpoint.planner import plan
-from zerolab.checkpoint.tensors import BLOCK
+from zerolab.checkpoint.tensors import BLOCK, FileReader
 from zerolab.collectives import Collectives
 from zerolab.memory import Tracker
 from zerolab.offload import Offload
@@ -84,8 +84,8 @@ def test_a_number_of_ranks_writes_the_same_tensors_at_every_stage(
 
 PAIRS = covering(
     [(saver, stage, ranks, to) for saver in RANKS for stage in STAGES for ranks in RANKS for to in STAGES],
-    # Stages write the same (above), so each N that saves meets each N and stage that loads, and each stage each stage.
-    shows=lambda pair: {(pair[0], *pair[2:]), (pair[1], pair[3])},
+    # Stages write the same (above), so by day each two of the four values meet.
+    shows=lambda pair: pairs(*pair),
     cost=lambda pair: pair[2],
 )
 
@@ -192,26 +192,36 @@ def test_a_rank_reads_the_bytes_of_its_own_elements_and_no_others(
     path = saved[4, 3]
 
     def load_all(comm: Collectives) -> list[Any]:
-        found = []
+        found, read = [], FileReader.read
+
+        def counted(*arguments: Any) -> torch.Tensor:
+            nonlocal nbytes
+            values = read(*arguments)
+            nbytes += values.untyped_storage().nbytes()
+            return values
+
+        FileReader.read = counted
         for stage in STAGES:
+            nbytes = 0
             run, loaded = load_at(comm, Way(stage), path)
             buckets = [bucket for unit in run.engine.units for bucket in unit.buckets]
             mine = [
                 (bucket.trainable, sum(piece.numel for piece in bucket.layout.pieces(comm.rank))) for bucket in buckets
             ]
-            found.append((loaded, sum(numel * (12 if trains else 4) for trains, numel in mine)))
+            found.append((loaded, sum(numel * (12 if trains else 4) for trains, numel in mine), nbytes))
         return found
 
     by_rank = lockstep(load_all, ranks=ranks)
     whole = sum(saved.numel * (12 if saved.trains else 4) for saved in read_manifest(path).parameters.values())
     for stage in STAGES:
         of_ranks = [by_rank[rank][stage] for rank in range(ranks)]
-        needed = [loaded.nbytes_needed for loaded, _ in of_ranks]
-        assert needed == ([whole] * ranks if stage == 0 else [own for _, own in of_ranks])
+        needed = [loaded.nbytes_needed for loaded, *_ in of_ranks]
+        assert needed == ([whole] * ranks if stage == 0 else [own for _, own, _ in of_ranks])
         assert stage == 0 or sum(needed) == whole
-        for loaded, _ in of_ranks:
+        for loaded, _, nbytes in of_ranks:
             tensors = 3 * 4 * len(read_manifest(path).parameters)
-            assert loaded.nbytes_needed <= loaded.nbytes_read <= loaded.nbytes_needed + 2 * BLOCK * tensors
+            # To check them, and then into place.
+            assert 2 * loaded.nbytes_needed <= nbytes <= 2 * (loaded.nbytes_needed + 2 * BLOCK * tensors)
 
 
 @pytest.mark.parametrize(("stage", "precision"), [(1, "bf16_fp8_moments"), (3, None)])
@@ -253,4 +263,4 @@ def test_of_stretches_that_overlap_the_fewest_are_read() -> None:
 
 
 def test_by_night_all_pairs_are_run() -> None:
-    assert len(PAIRS) == 256 if NIGHTLY else 64 <= len(PAIRS) < 100
+    assert len(PAIRS) == 256 if NIGHTLY else 16 <= len(PAIRS) < 32

@@ -15,8 +15,7 @@ import torch
 
 from zerolab.apps.cli import main
 from zerolab.apps.cli.tables import text_of
-from zerolab.apps.interop.huggingface import export, save_folder
-from zerolab.apps.interop.huggingface.start import weights_of, with_shape
+from zerolab.apps.interop.huggingface import export, save_folder, weights_of, with_shape
 from zerolab.data import prepare
 from zerolab.errors import InputError
 from zerolab.models import build_model

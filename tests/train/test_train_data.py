@@ -16,7 +16,7 @@ import torch
 
 from zerolab.apps.cli import main
 from zerolab.apps.interop.huggingface import export, save_folder
-from zerolab.apps.interop.learned import load_learned
+from zerolab.apps.interop.huggingface.whole import load_learned
 from zerolab.data import Batches, ByteTokenizer, CharacterTokenizer, load_corpus, load_dataset, prepare
 from zerolab.data.bins import write_together
 from zerolab.errors import InputError
@@ -307,7 +307,7 @@ def test_a_run_begins_with_the_weights_of_a_hugging_face_folder(
     profile = json.loads((tmp_path / "run.json").read_text())
     assert profile["validation_loss"]["0"] == pytest.approx(loss, rel=1e-5) and profile["config"]["vocab_size"] == 40
     # What was saved knows its shape, and goes on.
-    assert load_learned(tmp_path / "run").model.config == model.config
+    assert load_learned(tmp_path / "run")[0].config == model.config
     assert main([*line, "--max-steps", "2", "--resume", str(tmp_path / "run")]) == 0
     assert f"gpt2 of {tmp_path / 'hf'}" in capsys.readouterr().out
     refused = {"--layers 2": "layers is 2", "--dataset no": "dataset is 'no'", "--init-from x": "has no config.json"}

@@ -13,7 +13,7 @@ from torch import nn
 import zerolab
 from zerolab.apps.cli import main
 from zerolab.apps.cli import train as train_command
-from zerolab.apps.interop.huggingface.start import with_shape
+from zerolab.apps.interop.huggingface import with_shape
 from zerolab.collectives import Collectives
 from zerolab.ranks import launch
 from zerolab.train import parts

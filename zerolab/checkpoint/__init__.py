@@ -74,8 +74,14 @@ class Checkpoints:
     def hold(self, engine: ZeroEngine) -> None:
         """Take the folder's lock now, as the first save would. A collective: raises a CheckpointError on every rank if
         another run or another engine saves there, or if nobody can."""
+
+        def take() -> None:
+            if writers_of(engine)[0] == 0:
+                self._folder = self._folder or Folder(self.path)
+                own(self.path, engine)
+
         with phase("checkpoint"):
-            all_gather_or_raise(engine, lambda: self._take_folder(engine))
+            all_gather_or_raise(engine, take)
 
     def wait(self) -> Path | None:
         """Return once the save that is under way is a checkpoint: its folder; None if there is none. A collective.
@@ -120,11 +126,6 @@ class Checkpoints:
 
     def __exit__(self, kind: object, *_: object) -> None:
         self.close(failed=kind is not None)
-
-    def _take_folder(self, engine: ZeroEngine) -> None:
-        if writers_of(engine)[0] == 0:
-            self._folder = self._folder or Folder(self.path)
-            own(self.path, engine)
 
 
 def save(folder: Path | str, engine: ZeroEngine, step: int, **options: Any) -> Path | None:

@@ -23,12 +23,17 @@ WRITING = "could not be written", "the last good one is as it was: see to the di
 READING = "could not be read", "see to the disk, then load again"
 
 
-def all_gather_or_raise(
-    engine: ZeroEngine, work: Callable[[], Any] = lambda: None, doing: tuple[str, str] = WRITING
-) -> list[Any]:
-    """What `work` gives on every rank, in the order of writers; if it raises on any, all raise: its own error, or one
-    that names the rank. A collective."""
-    record, error = capture_error(work, doing)
+def all_gather_or_raise(engine: ZeroEngine, work: Callable[[], Any], doing: tuple[str, str] = WRITING) -> list[Any]:
+    """What `work` gives on every rank, in the order of writers; if it raises on any, all raise. A collective."""
+    record: Any = None
+    error: Exception | None = None
+    try:
+        record = work()
+    except OSError as refusal:
+        of_file = f" for {refusal.filename}" if refusal.filename else ""
+        error = CheckpointError(f"the checkpoint {doing[0]} ({reason(refusal)}{of_file}); {doing[1]}")
+    except Exception as raised:
+        error = raised
     said = None if error is None else f"{error}" if isinstance(error, ZerolabError) else repr(error)
     rows = gather_records(engine.comm, [said, record])
     if engine.replicate is not None:
@@ -39,14 +44,3 @@ def all_gather_or_raise(
         if said is not None:
             raise CheckpointError(f"rank {writer} failed: {said}")
     return [record for _, record in rows]
-
-
-def capture_error(work: Callable[[], Any], doing: tuple[str, str] = WRITING) -> tuple[Any, BaseException | None]:
-    """What `work` gives, or the error that it raises, in our words if the system refused something."""
-    try:
-        return work(), None
-    except OSError as error:
-        named = f" for {error.filename}" if error.filename else ""
-        return None, CheckpointError(f"the checkpoint {doing[0]} ({reason(error)}{named}); {doing[1]}")
-    except Exception as error:
-        return None, error

@@ -56,20 +56,20 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def find_latest(folder: Path) -> Path | None:
-    """The newest checkpoint of a folder: the one that `latest` names; else the one of the highest step. None if there
-    is none. What `latest` names may be damaged, which reading it tells."""
+    """The newest checkpoint of a folder: the one that `latest` names, or the one of the highest step."""
     with suppress(OSError, UnicodeDecodeError):
         named = folder / (folder / LATEST).read_text(encoding="utf-8").strip()
         if step_of(named) >= 0 and named.is_dir():
             return named
     # A run that was killed between two renames has left one of these, if its successor is not there.
-    there = {final: path for kind, final, path in _drafts(folder) if kind == "replaced" and (path / MANIFEST).is_file()}
+    replaced = [(final, path) for kind, final, path in _find_drafts(folder) if kind == "replaced"]
+    there = {final: path for final, path in replaced if (path / MANIFEST).is_file()}
     there |= {path: path for path in checkpoints_in(folder)}
     return there[max(there, key=step_of)] if there else None
 
 
 def resolve(path: Path) -> Path:
-    """The checkpoint that a path means: itself, or the newest in it. Raises a NoCheckpointError if there is none."""
+    """The checkpoint that a path means: itself, or the newest in it."""
     found = path if (path / MANIFEST).is_file() else find_latest(path)
     if found is None:
         if path.exists() and step_of(path) >= 0:
@@ -86,7 +86,7 @@ def remedy_for(path: Path) -> str:
 
 
 def own(folder: Path, engine: ZeroEngine) -> None:
-    """Note that an engine saves to a folder. Raises a CheckpointError if another engine does."""
+    """Note that an engine saves to a folder, and no other one does."""
     owners = _owners.get(folder.resolve(), weakref.WeakSet())
     if owners and engine not in owners and checkpoints_in(folder):
         # Engines have cycles, so one that nobody holds any more may still be there.
@@ -146,7 +146,7 @@ class Folder:
     def clean_up(self) -> None:
         """Remove what killed runs left half-written or half-removed."""
         with suppress(OSError):
-            for kind, final, path in _drafts(self.path):
+            for kind, final, path in _find_drafts(self.path):
                 if kind == "replaced" and not (final / MANIFEST).is_file():
                     # Its successor never came: it is the checkpoint of that step again.
                     path.rename(final)
@@ -156,7 +156,7 @@ class Folder:
                 path.unlink(missing_ok=True)
 
 
-def _drafts(folder: Path) -> list[tuple[str, Path, Path]]:
+def _find_drafts(folder: Path) -> list[tuple[str, Path, Path]]:
     """What is half-written, replaced or half-removed: which, the checkpoint that it was or was to be, where."""
     with suppress(OSError):
         found = [(_DRAFT.fullmatch(path.name), path) for path in folder.iterdir()]

@@ -20,10 +20,10 @@ import torch
 
 from zerolab.checkpoint import plain, rng
 from zerolab.checkpoint.agreement import READING, all_gather_or_raise, writers_of
-from zerolab.checkpoint.folder import remedy_for, resolve
-from zerolab.checkpoint.manifest import NONPARAM, SCHEDULER, model_file, read_manifest
+from zerolab.checkpoint.folder import resolve
+from zerolab.checkpoint.manifest import NONPARAM, SCHEDULER, model_file
 from zerolab.checkpoint.reader import CheckpointReader
-from zerolab.checkpoint.shards import blocks_of, buffers_of, check_complete, groups_of, split, states_of, tied_names
+from zerolab.checkpoint.shards import blocks_of, buffers_of, check_complete, groups_of, states_of, tied_names
 from zerolab.errors import InputError, StateError
 from zerolab.precision.codec import Codec
 from zerolab.zero import ZeroEngine
@@ -33,22 +33,19 @@ from zerolab.zero.tiers.stored_step import StoredSegment
 
 Tensor = torch.Tensor
 Shapes = Mapping[str, tuple[int, ...]]
-HOW = ("fused", "foreach", "capturable", "differentiable")
-"""Options that say how torch's optimizer computes: this engine's own stay."""
+HOW = {"fused": None, "foreach": None, "capturable": False, "differentiable": False}
+"""Options that say how torch's optimizer computes, as torch has them by default: this engine's own stay."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What was loaded: the checkpoint's folder, the step it was saved after, the caller's data, and in words what could
-    not be taken over. `nbytes_needed` are the bytes of tensors that this rank needed, `nbytes_read` those that it read
-    to check them, in whole blocks."""
+    """What was loaded; `notes` say what could not be taken over, `nbytes_needed` counts what this rank needed."""
 
     folder: Path
     step: int
     data: Any
     notes: tuple[str, ...] = ()
     nbytes_needed: int = 0
-    nbytes_read: int = 0
 
 
 class Load:
@@ -62,14 +59,12 @@ class Load:
         engine = self.engine
         engine.synchronize()
         self.path = Path(all_gather_or_raise(engine, lambda: self._find(path), READING)[0])
-        self.remedy = remedy_for(self.path)
         all_gather_or_raise(engine, self._check, READING)
         with changing(engine, "a load"):
             all_gather_or_raise(engine, self._apply, READING)
             gather_parameters(engine)
         engine.broken = None
-        data = plain.decode(self.manifest.data)
-        return Loaded(self.path, self.manifest.step, data, tuple(self.notes), self.needed, self.source.nbytes_read)
+        return Loaded(self.path, self.manifest.step, plain.decode(self.manifest.data), tuple(self.notes), self.needed)
 
     # Before anything is changed.
 
@@ -82,8 +77,8 @@ class Load:
         return str(resolve(path)) if engine.comm.rank == 0 else ""
 
     def _check(self) -> None:
-        self.manifest = read_manifest(self.path, self.remedy)
-        self.source = CheckpointReader(self.path, self.manifest, self.remedy)
+        self.source = CheckpointReader(self.path)
+        self.manifest = self.source.manifest
         own, writers = writers_of(self.engine)
         self.same_world = (self.engine.comm.size, writers) == (self.manifest.ranks, self.manifest.writers)
         # Whose buffers this rank takes over. With another number of ranks it takes nobody's random generators.
@@ -92,7 +87,7 @@ class Load:
         self._check_model()
         if not self.weights_only:
             self._check_optimizer()
-        self.needed = sum(self.source.check(*wanted) for wanted in self._wanted())
+        self.needed = sum(self.source.check(*wanted) for wanted in self._plan_reads())
         if not self.weights_only:
             file, same = model_file(self.writer), self.same_world
             names = [name for name in self.source.reader(file).entries if name.startswith(rng.PREFIX) and same]
@@ -104,10 +99,7 @@ class Load:
         slots = {slot.name: (slot, bucket) for bucket in self.engine.buckets for slot in bucket.layout.slots}
         ours = {name: tuple(slot.shape) for name, (slot, _) in slots.items()}
         self._compare("parameter", ours, {name: of.shape for name, of in saved.items()})
-        theirs = {
-            name: self.source.tensor(model_file(writers[self.writer]), f"buffer/{name}")
-            for name, writers in self.manifest.buffers.items()
-        }
+        theirs = {name: self.source.buffer(name, self.writer) for name in self.manifest.buffers}
         shapes = ({name: tuple(buffer.shape) for name, buffer in of.items()} for of in (buffers, theirs))
         self._compare("buffer", *shapes)
         self.buffers = [(buffer, theirs[name]) for name, buffer in buffers.items()]
@@ -121,14 +113,12 @@ class Load:
     def _compare(self, kind: str, ours: Shapes, theirs: Shapes) -> None:
         tied = tied_names(self.engine.model)
         for name in [*ours, *theirs]:
-            if name not in theirs:
-                said = f"{self.path} has no {kind} {name}, which this model has"
-            elif name not in ours:
-                said = f"{self.path} has a {kind} {name}, which this model has not"
-            else:
-                said = f"the {kind} {name} has shape {ours[name]} in this model and {theirs[name]} in {self.path}"
-            if ours.get(name) != theirs.get(name) and not (name in tied and name not in ours):
-                raise InputError(f"{said}; build the model that was saved")
+            here, there = (of.get(name, "none") for of in (ours, theirs))
+            if here != there and not (name in tied and name not in ours):
+                raise InputError(
+                    f"the {kind} {name} has shape {here} in this model and {there} in {self.path}; build the model "
+                    "that was saved"
+                )
 
     def _check_optimizer(self) -> None:
         engine, manifest = self.engine, self.manifest
@@ -169,34 +159,28 @@ class Load:
             # Refuses what it cannot take, before anything is changed.
             copy(engine.scaler).load(self.loss_scaler)
 
-    def _wanted(self) -> Iterator[tuple[str, str, int, int]]:
+    def _plan_reads(self) -> Iterator[tuple[str, str, int, int]]:
         """Which elements of which state this rank will read."""
         for bucket in self.engine.buckets:
             for lap in overlaps(bucket.layout, *bucket.owned):
-                yield self._state_of(lap.slot.name, bucket.dtypes.shard), lap.slot.name, lap.start, lap.stop
+                yield self.source.state_of(lap.slot.name, bucket.dtypes.shard), lap.slot.name, lap.start, lap.stop
         for segment in self.engine.optimizer_step.segments:
             begin = segment.begin
             main = ["main"] if segment.format.main is not None else []
             for name in [*(segment.format.states if self.states else []), *main]:
                 for lap in overlaps(segment.bucket.layout, begin, begin + segment.numel):
-                    yield self._state_of(lap.slot.name) if name == "main" else name, lap.slot.name, lap.start, lap.stop
-
-    def _state_of(self, name: str, dtype: torch.dtype | None = None) -> str:
-        """From what a parameter is read: its main parameters, which have the most bits, where they were kept apart and
-        it was not saved in `dtype`."""
-        saved = self.manifest.parameters[name]
-        alike = saved.dtype == str(dtype).removeprefix("torch.")
-        return "main" if self.manifest.main and saved.trains and not alike else "model"
+                    state = self.source.state_of(lap.slot.name) if name == "main" else name
+                    yield state, lap.slot.name, lap.start, lap.stop
 
     # Changing the engine.
 
     @torch.no_grad()
     def _apply(self) -> None:
         def fill_parameter(bucket: Bucket, name: str, start: int, out: Tensor) -> None:
-            self.source.read_into(out, self._state_of(name, bucket.dtypes.shard), name, start)
+            self.source.read_into(out, self.source.state_of(name, bucket.dtypes.shard), name, start)
 
         def fill_main(bucket: Bucket, name: str, start: int, out: Tensor) -> None:
-            self.source.read_into(out, self._state_of(name), name, start)
+            self.source.read_into(out, self.source.state_of(name), name, start)
 
         write_parameters(self.engine, fill_parameter)
         if not self.weights_only:
@@ -218,8 +202,7 @@ class Load:
         number = {group: at for at, group in enumerate(groups_of(engine))}
         for segment in step.segments if self.states else []:
             own = engine.optimizer.param_groups[number[segment.group]]
-            # Where torch's optimizers have their counters: a kernel that counts on the GPU reads them there. Each
-            # segment counts up its own, in place.
+            # A kernel that counts on the GPU reads them there. Each segment counts up its own, in place.
             device = step.device if own.get("fused") or own.get("capturable") else "cpu"
             counters = {
                 name: value.to(device, copy=True) if isinstance(value, Tensor) else value
@@ -228,7 +211,7 @@ class Load:
             step.go_on(segment, counters)
 
     def _fill_state(self, segment: StoredSegment, name: str, codec: Codec, raw: Tensor) -> None:
-        codes, scales = split(codec, raw, segment.numel)
+        codes, scales = codec.split(raw, segment.numel)
         saved = self.states[name]
         alike = Codec(getattr(torch, saved["dtype"]), saved["scaled"], saved["root"]) == codec
         decoded = scales is not None and not alike

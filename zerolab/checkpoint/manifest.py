@@ -60,8 +60,7 @@ class ShardRange(NamedTuple):
 
 @dataclass(frozen=True)
 class SavedParameter:
-    """A parameter: shape, dtype in the model's files (torch's name), whether it trains, its unit, and who wrote what of
-    it: stretches end to end, from its first element to its last."""
+    """A parameter, and who wrote what of it: stretches end to end, from its first element to its last."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -82,9 +81,9 @@ class SavedFile:
     crc32: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A checkpoint.
+    """A checkpoint; by default that of one process.
 
     save        a word drawn for each save, which its files have in common
     replicas    how many ranks held each shard
@@ -99,19 +98,19 @@ class Manifest:
 
     save: str
     step: int
-    ranks: int
-    stage: int
-    replicas: int
-    precision: Mapping[str, Any] | None
-    offload: Mapping[str, str]
+    ranks: int = 1
+    stage: int = 0
+    replicas: int = 1
+    precision: Mapping[str, Any] | None = None
+    offload: Mapping[str, str] = field(default_factory=lambda: {"optimizer": "device", "parameters": "device"})
     optimizer: str
     states: Mapping[str, Mapping[str, Any]]
-    main: bool
+    main: bool = False
     parameters: Mapping[str, SavedParameter]
     buffers: Mapping[str, list[int]]
     tied: Mapping[str, str]
     data: Any
-    files: Mapping[str, SavedFile]
+    files: Mapping[str, SavedFile] = field(default_factory=dict)
     written_by: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -140,8 +139,7 @@ def reading(path: Path, remedy: str) -> Iterator[None]:
 
 
 def read_manifest(folder: Path, remedy: str = "take another checkpoint") -> Manifest:
-    """The manifest of a checkpoint's folder. Raises a CheckpointError that names it if it is missing, damaged, written
-    by something else, or in another version of the format."""
+    """The manifest of a checkpoint's folder."""
     path = folder / MANIFEST
     with reading(path, remedy):
         first, _, rest = path.read_bytes().partition(b"\n")

@@ -56,7 +56,7 @@ def decode(value: Any) -> Any:
     return _MADE[mark](found[mark]) if mark in _MADE else found
 
 
-def _tensor(said: dict[str, Any]) -> torch.Tensor:
+def _make_tensor(said: dict[str, Any]) -> torch.Tensor:
     return torch.tensor(said["values"], dtype=getattr(torch, said["dtype"])).reshape(said["shape"])
 
 
@@ -66,5 +66,5 @@ _MADE: dict[str, Callable[[Any], Any]] = {
     "number": float,
     "pairs": dict,
     "counter": lambda pairs: Counter(dict(pairs)),
-    "tensor": _tensor,
+    "tensor": _make_tensor,
 }

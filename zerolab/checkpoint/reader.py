@@ -10,7 +10,16 @@ from typing import Any
 import torch
 
 from zerolab.checkpoint import plain
-from zerolab.checkpoint.manifest import Manifest, ShardRange, crc32, model_file, optimizer_file, reading, tensor_name
+from zerolab.checkpoint.folder import remedy_for, resolve
+from zerolab.checkpoint.manifest import (
+    ShardRange,
+    crc32,
+    model_file,
+    optimizer_file,
+    read_manifest,
+    reading,
+    tensor_name,
+)
 from zerolab.checkpoint.planner import Part, plan
 from zerolab.checkpoint.shards import blocks_of
 from zerolab.checkpoint.tensors import AT_ONCE, FileReader
@@ -22,19 +31,39 @@ MOST_OPEN = 16
 
 
 class CheckpointReader:
-    """The files of a checkpoint, opened when they are needed and closed with this. Raises a CheckpointError, which ends
-    with `remedy`, for whatever is not as it was written.
+    """A checkpoint, or the newest of a folder of some. Raises a CheckpointError, which says what to load instead, for
+    whatever is not as it was written."""
 
-    `nbytes_read` counts what `check` has read, in whole blocks.
-    """
-
-    def __init__(self, path: Path, manifest: Manifest, remedy: str = "take another checkpoint") -> None:
-        self.path, self.manifest, self.remedy, self.nbytes_read = path, manifest, remedy, 0
+    def __init__(self, folder: Path | str) -> None:
+        self.path = resolve(Path(folder).expanduser())
+        self.remedy = remedy_for(self.path)
+        self.manifest = manifest = read_manifest(self.path, self.remedy)
         self._open: dict[str, FileReader] = {}
         self.plan = cache(lambda name, start, stop: plan(manifest.parameters[name].stretches, start, stop))
 
+    def state_of(self, parameter: str, dtype: torch.dtype | None = None) -> str:
+        """From what a parameter is read: its main parameters, if it was not saved in `dtype`."""
+        saved = self.manifest.parameters[parameter]
+        alike = saved.dtype == str(dtype).removeprefix("torch.")
+        return "main" if self.manifest.main and saved.trains and not alike else "model"
+
+    def dtype(self, state: str, parameter: str) -> torch.dtype:
+        """In which a state was saved; if in scaled blocks, that of its decoded values."""
+        stretches = self.manifest.parameters[parameter].stretches
+        if not stretches or self.manifest.states.get(state, {}).get("scaled"):
+            return torch.float32
+        file, name = self._place(state, parameter, stretches[0])
+        return file.entries[name].dtype
+
+    def read_whole(self, state: str, parameter: str, dtype: torch.dtype | None = None) -> Tensor:
+        """A parameter, or a state of it, in its own dtype or another."""
+        saved = self.manifest.parameters[parameter]
+        out = torch.empty(saved.numel, dtype=dtype or self.dtype(state, parameter))
+        self.read_into(out, state, parameter, 0)
+        return out.view(saved.shape)
+
     def read_into(self, out: Tensor, state: str, parameter: str, start: int) -> None:
-        """Write the elements from `start` on to `out` (1-D), decoded, in its dtype, on its device; some at a time."""
+        """Write the elements from `start` on to `out` (1-D), decoded, some at a time."""
         stop = start + out.numel()
         for at in range(start, stop, AT_ONCE):
             for part in self.plan(parameter, at, min(at + AT_ONCE, stop)):
@@ -69,9 +98,7 @@ class CheckpointReader:
             ranges = {state: part.within} | ({f"{state}.scale": blocks_of(*part.within)} if scaled else {})
             for kind, (first, last) in ranges.items():
                 file, name = self._place(kind, parameter, part.source)
-                before = file.nbytes_read
                 file.check(name, first, last)
-                self.nbytes_read += file.nbytes_read - before
                 needed += (last - first) * file.entries[name].dtype.itemsize
         return needed
 
@@ -85,6 +112,10 @@ class CheckpointReader:
         """A whole tensor of a file."""
         reader = self.reader(file)
         return reader.read(name).view(reader.entries[name].shape)
+
+    def buffer(self, name: str, writer: int = 0) -> Tensor:
+        """A buffer as one of the ranks had it."""
+        return self.tensor(model_file(self.manifest.buffers[name][writer]), f"buffer/{name}")
 
     def json(self, name: str) -> Any:
         """What a JSON file of the checkpoint says."""

@@ -4,9 +4,8 @@
     2  each rank    writes its two files into a draft folder, syncs them to the disk, and leaves a note of them there
     3  rank 0       finds all notes, writes the manifest, renames the draft, and points `latest` at it
 
-Without waiting a rank copies its shards to host memory in step 2 and goes on; a thread writes them meanwhile, and one
-of rank 0 does step 3. Ranks say nothing to each other then, since their collectives belong to the training: notes are
-files. What fails is told to all ranks by their next call here.
+Without waiting a rank copies its shards to host memory in step 2 and goes on, and a thread writes them. Ranks say
+nothing to each other then, since their collectives belong to the training: notes are files.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ import torch
 
 from zerolab import __version__
 from zerolab.checkpoint import manifest, plain, rng, shards
-from zerolab.checkpoint.agreement import all_gather_or_raise, capture_error, writers_of
+from zerolab.checkpoint.agreement import all_gather_or_raise, writers_of
 from zerolab.checkpoint.folder import Folder, discard, draft_name
 from zerolab.checkpoint.manifest import MANIFEST, NONPARAM, SCHEDULER, Manifest, SavedFile, crc32
 from zerolab.checkpoint.tensors import FileWriter, Shapes, bytes_of
@@ -36,7 +36,7 @@ from zerolab.files import write_whole
 from zerolab.zero import ZeroEngine
 
 NOTE = ".note-rank{}.json"
-_POLL = 0.005
+_POLL = 0.002
 Parts = Iterable[tuple[str, torch.Tensor]]
 
 
@@ -49,23 +49,22 @@ class Save:
     path: Path
     step: int
     keep: int | None
-    result: Path | None = None
-    error: BaseException | None = None
     _files: list[tuple[FileWriter, list[tuple[str, torch.Tensor]]]] = field(default_factory=list)
-    _parts_done: threading.Event = field(default_factory=threading.Event)
+    _taken: Future[None] = field(default_factory=Future)
+    _written: Future[None] = field(default_factory=Future)
+    _committed: Future[Path | None] = field(default_factory=Future)
     _given_up: threading.Event = field(default_factory=threading.Event)
     """A rank has failed, so that its note may never come."""
-    _thread: threading.Thread | None = None
     _texts: dict[str, str] = field(default_factory=dict)
 
     def begin(self, scheduler: Any, data: Any) -> None:
-        """See that nothing is half-way, and tell the others what is not sharded. A collective."""
+        """Tell the others what is not sharded. A collective."""
         engine = self.engine
         engine.synchronize()
         self.writer, self.writers = writers_of(engine)
-        rows = all_gather_or_raise(engine, lambda: self._about(scheduler, data))
-        self.token = rows[0]["token"]
-        self.draft = self.path / draft_name(self.step, self.token)
+        rows = all_gather_or_raise(engine, lambda: self._describe(scheduler, data))
+        token = rows[0]["token"]
+        self.draft = self.path / draft_name(self.step, token)
         # The first writer whose buffer has the same bytes.
         digests = [row["buffers"] for row in rows]
         self.buffers = {name: [[of[name] for of in digests].index(own[name]) for own in digests] for name in digests[0]}
@@ -74,7 +73,7 @@ class Save:
         self._texts = {NONPARAM: nonparam, **self._texts}
         states: dict[str, Any] = next((row["states"] for row in rows if row["states"]), {})
         self._manifest = Manifest(
-            save=self.token,
+            save=token,
             step=self.step,
             ranks=engine.comm.size,
             stage=engine.stage,
@@ -88,11 +87,10 @@ class Save:
             buffers=self.buffers,
             tied=shards.tied_names(engine.model),
             data=self._data,
-            files={},
             written_by={"zerolab": __version__, "torch": torch.__version__},
         )
 
-    def _about(self, scheduler: Any, data: Any) -> dict[str, Any]:
+    def _describe(self, scheduler: Any, data: Any) -> dict[str, Any]:
         """What the other ranks must hear of this one."""
         engine = self.engine
         engine.check_between_steps("save")
@@ -130,22 +128,18 @@ class Save:
         yield manifest.model_file(self.writer), {**model, **shapes}, parts
         yield manifest.optimizer_file(self.writer), optimizer, self.shards.optimizer_parts()
 
-    def write(self, wait: bool) -> Path | None:
-        """Write this rank's files, and return once all ranks' are a checkpoint. Without waiting copy the shards to host
-        memory, and have a thread write them (what rests on a disk goes from there to the checkpoint at once)."""
+    def write(self, waits: bool) -> Path | None:
+        """Write this rank's files; if it `waits`, return once all ranks' are a checkpoint."""
         offload = self.engine.offload
-        copies = not wait and "disk" not in (offload.optimizer, offload.parameters)
-        _, self.error = capture_error(lambda: self._take(copies))
-        if wait:
-            self._finish()
-            return self.settle()
-        self._thread = threading.Thread(target=self._finish, daemon=True)
-        self._thread.start()
-        return None
+        # What rests on a disk goes from there to the checkpoint at once.
+        copies = not waits and "disk" not in (offload.optimizer, offload.parameters)
+        complete(self._taken, lambda: self._take(copies))
+        threading.Thread(target=self._finish, args=[waits], daemon=True).start()
+        return self.settle() if waits else None
 
     def _take(self, copies: bool) -> None:
         self.draft.mkdir(exist_ok=True)
-        about = {"save": self.token, "step": str(self.step), "rank": str(self.writer)}
+        about = {"save": self._manifest.save, "step": str(self.step), "rank": str(self.writer)}
         for file, shapes, parts in self._sources():
             writer = FileWriter(self.draft / file, shapes, about)
             later: list[tuple[str, torch.Tensor]] = []
@@ -156,10 +150,19 @@ class Save:
                 else:
                     writer.append(name, tensor)
 
-    def _finish(self) -> None:
-        """Bring this rank's files to the disk, and leave a note of them."""
+    def _finish(self, waits: bool) -> None:
+        if not waits:
+            # A core for it only where training leaves one (Linux knows threads as processes).
+            with suppress(OSError, AttributeError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        complete(self._written, self._write_files)
+        if self.writer == 0:
+            complete(self._committed, self._commit)
 
-        def work() -> None:
+    def _write_files(self) -> None:
+        """Bring this rank's files to the disk, and leave a note of them."""
+        try:
+            self._taken.result()
             files = {}
             for writer, later in self._files:
                 while later:
@@ -167,64 +170,53 @@ class Save:
                 writer.finish()
                 files[writer.path.name] = [writer.nbytes, writer.header_crc32]
             write_whole(self.draft / NOTE.format(self.writer), json.dumps(files), sync=False)
+        finally:
+            for writer, _ in self._files:
+                writer.close()
+            self._files.clear()
 
-        if self._thread is not None:
-            # A core for it only where training leaves one (Linux knows threads as processes).
-            with suppress(OSError, AttributeError):
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
-        if self.error is None:
-            _, self.error = capture_error(work)
-        for writer, _ in self._files:
-            writer.close()
-        self._files.clear()
-        self._parts_done.set()
-        if self._thread is not None and self.writer == 0 and self.error is None:
-            self._publish()
+    def _commit(self) -> Path | None:
+        """Make a checkpoint of all ranks' files."""
+        self._written.result()
+        assert self.folder is not None
+        files: dict[str, SavedFile] = {}
+        for writer in range(self.writers):
+            note = self.draft / NOTE.format(writer)
+            while not note.exists():
+                if self._given_up.wait(_POLL):
+                    return None
+            files |= {name: SavedFile(*of_file) for name, of_file in json.loads(note.read_text()).items()}
+            note.unlink()
+        return commit(self.folder, self.draft, replace(self._manifest, files=files), self._texts, self.keep)
 
     def settle(self) -> Path:
         """Return the checkpoint once it is there, on every rank; raise on every rank if one failed. A collective."""
         with phase("checkpoint"):
-            self._parts_done.wait()
             try:
-                all_gather_or_raise(self.engine, self._outcome)
-                if self._thread is not None:
-                    # All notes are there by now, so it comes to an end.
-                    self._thread.join()
-                elif self.writer == 0:
-                    self._publish()
-                rows = all_gather_or_raise(self.engine, self._outcome)
+                all_gather_or_raise(self.engine, self._written.result)
+                # All notes are there by now, so it comes to an end.
+                rows = all_gather_or_raise(self.engine, lambda: self.folder and str(self._committed.result()))
             except BaseException:
                 self._given_up.set()
-                if self._thread is not None:
-                    self._thread.join()
                 if self.folder is not None:
+                    wait([self._committed])
                     discard(self.draft)
                 raise
             return Path(rows[0])
 
-    def _outcome(self) -> str:
-        if self.error is not None:
-            raise self.error
-        return str(self.result)
 
-    # Making a checkpoint of all ranks' files.
+def complete(future: Future[Any], work: Callable[[], Any]) -> None:
+    try:
+        future.set_result(work())
+    except Exception as error:
+        future.set_exception(error)
 
-    def _publish(self) -> None:
-        def work() -> Path | None:
-            assert self.folder is not None
-            files: dict[str, SavedFile] = {}
-            notes = [self.draft / NOTE.format(writer) for writer in range(self.writers)]
-            for note in notes:
-                while not note.exists():
-                    if self._given_up.wait(_POLL):
-                        return None
-                files |= {name: SavedFile(*of_file) for name, of_file in json.loads(note.read_text()).items()}
-            for name, text in self._texts.items():
-                write_whole(self.draft / name, text)
-                files[name] = SavedFile(len(text.encode()), crc32(text.encode()))
-            write_whole(self.draft / MANIFEST, replace(self._manifest, files=files).to_json())
-            for note in notes:
-                note.unlink()
-            return self.folder.commit(self.draft, self.step, self.keep)
 
-        self.result, self.error = capture_error(work)
+def commit(folder: Folder, draft: Path, manifest: Manifest, texts: Mapping[str, str], keep: int | None = None) -> Path:
+    """Write JSON files and the manifest to a draft, and make it a checkpoint."""
+    files = dict(manifest.files)
+    for name, text in texts.items():
+        write_whole(draft / name, text)
+        files[name] = SavedFile(len(text.encode()), crc32(text.encode()))
+    write_whole(draft / MANIFEST, replace(manifest, files=files).to_json())
+    return folder.commit(draft, manifest.step, keep)

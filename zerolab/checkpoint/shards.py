@@ -1,8 +1,6 @@
 """What one rank has to write of an engine: its own elements of each parameter, with their states, by name and range;
-and what is not sharded: buffers, the optimizer's groups with their options and step counters, the loss scale.
-
-Each rank writes the shard that the layout gives it, whatever the stage: where several ranks hold the same elements, as
-at stage 0, they share the writing.
+and what is not sharded: buffers, the optimizer's groups with their options and step counters, the loss scale. At stage
+0, where every rank has all, they share the writing.
 """
 
 from __future__ import annotations
@@ -27,13 +25,6 @@ Tensor = torch.Tensor
 Shape = tuple[torch.dtype, list[int]]
 
 
-def split(codec: Codec, raw: Tensor, numel: int) -> tuple[Tensor, Tensor | None]:
-    """The codes of a state at rest, and the scales of its blocks if it has some."""
-    end = numel * codec.dtype.itemsize
-    scales = raw[end : end + numel // BLOCK * 4].view(torch.float32) if codec.scaled else None
-    return raw[:end].view(codec.dtype), scales
-
-
 def blocks_of(start: int, stop: int) -> tuple[int, int]:
     """The blocks with a scale of their own that have the elements `[start, stop)`."""
     return start // BLOCK, -(-stop // BLOCK)
@@ -41,15 +32,12 @@ def blocks_of(start: int, stop: int) -> tuple[int, int]:
 
 @dataclass
 class Shards:
-    """The tensors of this rank's two files, in advance by dtype and shape, then part by part; of states there is
-    something once the optimizer has `begun`."""
+    """The tensors of this rank's two files; of states there is something once the optimizer has `begun`."""
 
     engine: ZeroEngine
     begun: bool
 
     def shapes(self) -> tuple[dict[str, Shape], dict[str, Shape]]:
-        """Of the parameters as forward uses them, or as stage 3 keeps them; of main parameters that are kept apart, and
-        the optimizer's long states."""
         model: dict[str, Shape] = {}
         optimizer: dict[str, Shape] = {}
         formats = {segment.bucket: segment.format for segment in self.engine.optimizer_step.segments}
@@ -89,7 +77,7 @@ class Shards:
 
     def _parts_of(self, segment: StoredSegment, name: str, codec: Codec, raw: Tensor) -> Iterator[tuple[str, Tensor]]:
         layout = segment.bucket.layout
-        codes, scales = split(codec, raw, segment.numel)
+        codes, scales = codec.split(raw, segment.numel)
         begin = segment.begin
         low, high = layout.shard(self.engine.comm.rank)
         # At stage 0 a segment may lie in the shards of several ranks.
@@ -104,7 +92,7 @@ class Shards:
 
 
 def states_of(engine: ZeroEngine) -> dict[str, dict[str, Any]]:
-    """The optimizer's long states: the dtype in which each is stored, and whether in scaled blocks and as a root."""
+    """The optimizer's long states, and how each is stored."""
     found: dict[str, dict[str, Any]] = {}
     for segment in engine.optimizer_step.segments:
         for name, codec in segment.format.states.items():
@@ -133,10 +121,10 @@ def parameters_of(engine: ZeroEngine) -> dict[str, SavedParameter]:
 def buffers_of(model: nn.Module) -> dict[str, Tensor]:
     """The buffers that a state_dict has, by their first names."""
     tied = tied_names(model)
-    return {name: buffer for name, buffer in _kept_buffers(model) if name not in tied}
+    return {name: buffer for name, buffer in _find_buffers(model) if name not in tied}
 
 
-def _kept_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def _find_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """All names of the buffers that a state_dict has."""
     kept = model.state_dict(keep_vars=True)
     extra = next((name for name in kept if name.endswith("_extra_state")), None)
@@ -151,7 +139,7 @@ def _kept_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def tied_names(model: nn.Module) -> dict[str, str]:
     """Other names of parameters and buffers: {name: the first name}."""
     first: dict[int, str] = {}
-    named = [*model.named_parameters(remove_duplicate=False), *_kept_buffers(model)]
+    named = [*model.named_parameters(remove_duplicate=False), *_find_buffers(model)]
     return {name: first[id(tensor)] for name, tensor in named if first.setdefault(id(tensor), name) != name}
 
 
@@ -159,8 +147,7 @@ def tied_names(model: nn.Module) -> dict[str, str]:
 
 
 def groups_of(engine: ZeroEngine) -> dict[Any, list[str]]:
-    """The optimizer's groups by their options as they were given, in the order of `optimizer.param_groups`: the names
-    of their parameters."""
+    """The names of the parameters of the optimizer's groups, in their order, by the options that were given."""
     found: dict[Any, list[str]] = {}
     for bucket in engine.buckets:
         if bucket.trainable:
@@ -174,14 +161,13 @@ def check_complete(engine: ZeroEngine) -> None:
     if not engine.state_size.complete:
         raise CheckpointError(
             f"{type(engine.optimizer).__name__} keeps something outside of its state and its options that its next "
-            "steps depend on, and a checkpoint has only those two: keep it there, such as a count in group['step'], or "
-            "take the weights alone (zerolab.apps.interop.huggingface.whole.export, load(weights_only=True))"
+            "steps depend on: keep it there, such as a count in group['step'], or take the weights alone "
+            "(zerolab.apps.interop.huggingface.whole.export, load(weights_only=True))"
         )
 
 
 def groups_record(engine: ZeroEngine) -> list[Any]:
-    """For each of the optimizer's groups, what the others must hear of it: whether this rank has something of it, its
-    options, and the counts of its steps that there are."""
+    """For each group, whether this rank has something of it, its options, and the counts of its steps."""
     counts: dict[Any, list[Any]] = {}
     for segment in engine.optimizer_step.segments:
         said = plain.encode(engine.optimizer_step.counters(segment), "the optimizer's counters")
@@ -195,11 +181,10 @@ def groups_record(engine: ZeroEngine) -> list[Any]:
 
 
 def nonparam_text(engine: ZeroEngine, of_ranks: Sequence[list[Any]]) -> str:
-    """`optimizer_nonparam.json`: each group's parameters by name, its options and its counters; the loss scaler.
-    An optimizer may count steps in the options, and pass over a group that it has nothing of: those of a rank that has
-    something of it are kept."""
+    """`optimizer_nonparam.json`: each group's parameters by name, its options and its counters; the loss scaler."""
     groups = []
     for names, rows in zip(groups_of(engine).values(), zip(*of_ranks, strict=True), strict=True):
+        # An optimizer may count steps in the options, and pass over a group that it has nothing of.
         options = next((said for owns, said, _ in rows if owns), rows[0][1])
         counts = [said for *_, of_rank in rows for said in of_rank]
         if any(said != counts[0] for said in counts):

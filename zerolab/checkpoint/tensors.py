@@ -45,8 +45,7 @@ Shapes = Mapping[str, tuple[torch.dtype, Sequence[int]]]
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor of a file: `start` is where its bytes begin in the file, `first_block` the number of its first
-    checksum."""
+    """A tensor of a file: where its bytes begin, and the number of its first checksum."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -92,19 +91,17 @@ def entries_of(header: bytes) -> dict[str, Entry]:
 
 
 class FileWriter:
-    """A new file, whose tensors are written in any order, a part at a time. It is whole and on the disk once `finish`
-    has returned."""
+    """A new file, whose tensors are written in any order, a part at a time."""
 
     def __init__(self, path: Path, shapes: Shapes, about: Mapping[str, str]) -> None:
-        header = lay_out_file(shapes, about)
-        self.path, self.header_crc32, self._entries = path, crc32(header), entries_of(header)
+        self.path, self._header = path, lay_out_file(shapes, about)
+        self.header_crc32, self._entries = crc32(self._header), entries_of(self._header)
         # Bytes of each tensor that are written.
         self._done = dict.fromkeys(shapes, 0)
         self._sums = numpy.zeros(self._entries[CHECKSUMS].shape, "<u4")
         self.nbytes = max(entry.start + entry.nbytes for entry in self._entries.values())
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         self.close = weakref.finalize(self, os.close, self._descriptor)
-        self._write(header, 0)
 
     def append(self, name: str, tensor: torch.Tensor) -> None:
         """Write the next elements of a tensor, in its dtype."""
@@ -121,6 +118,7 @@ class FileWriter:
         short = [name for name, done in self._done.items() if done != self._entries[name].nbytes]
         assert not short, short
         self._write(self._sums.tobytes(), self._entries[CHECKSUMS].start)
+        self._write(self._header, 0)
         os.fsync(self._descriptor)
         self.close()
 
@@ -138,20 +136,19 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 class FileReader:
-    """A file of a checkpoint, held to what a manifest says of it, if that is given; open for as long as this lives.
-    `nbytes_read` counts what was read of its tensors. What is wrong is a CheckpointError that ends with `remedy`.
+    """A file of a checkpoint, held to what a manifest says of it; open for as long as this lives.
 
     (safetensors' own reader maps a file as this process's memory, which the system refuses for one that is larger.)
     """
 
     def __init__(self, path: Path, remedy: str = "take another checkpoint", manifest: Manifest | None = None) -> None:
-        self.path, self.remedy, self.nbytes_read = path, remedy, 0
+        self.path, self.remedy = path, remedy
         with reading(path, remedy):
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        weakref.finalize(self, os.close, self._descriptor)
-        size = os.fstat(self._descriptor).st_size
-        length = int.from_bytes(bytes_of(self._read(0, 8)), "little")
-        header = bytes(bytes_of(self._read(0, min(8 + length, size, MOST_HEADER))))
+            weakref.finalize(self, os.close, self._descriptor)
+            size = os.fstat(self._descriptor).st_size
+            length = int.from_bytes(os.pread(self._descriptor, 8, 0), "little")
+            header = os.pread(self._descriptor, min(8 + length, size, MOST_HEADER), 0)
         if manifest is not None and crc32(header) != manifest.files[path.name].crc32:
             other = b'"save":' in header and f'"save":"{manifest.save}"'.encode() not in header
             raise self._error("is of another save" if other else "has a damaged header")
@@ -165,14 +162,12 @@ class FileReader:
         self._sums = self._read(sums.start, sums.nbytes).numpy().view("<u4")
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> torch.Tensor:
-        """Elements `[start, stop)` of a tensor, flat, on the host. Raises a CheckpointError if they are not those that
-        were written, by the checksums of the blocks in which they lie."""
+        """Elements `[start, stop)` of a tensor, flat, on the host, whose blocks are held to their checksums."""
         entry = self.entries[name]
         size, stop = entry.dtype.itemsize, prod(entry.shape) if stop is None else stop
         first, last = start * size // BLOCK, -(-stop * size // BLOCK)
         begin = first * BLOCK
         raw = self._read(entry.start + begin, max(min(last * BLOCK, entry.nbytes) - begin, 0))
-        self.nbytes_read += raw.numel()
         sums = self._sums[entry.first_block + first : entry.first_block + last]
         for part, checksum in zip(raw.split(BLOCK), sums, strict=False):
             if crc32(part.numpy().data) != checksum:

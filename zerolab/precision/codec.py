@@ -53,7 +53,7 @@ class Codec:
 
     def encode(self, values: torch.Tensor, raw: torch.Tensor) -> None:
         """Encode `values` (1-D, fp32) into uint8 `raw` [nbytes(numel)]."""
-        codes, scales = self._split(raw, values.numel())
+        codes, scales = self.split(raw, values.numel())
         if scales is None:
             codes.copy_(values)
             return
@@ -73,7 +73,7 @@ class Codec:
 
     def decode(self, raw: torch.Tensor, out: torch.Tensor) -> None:
         """Decode `raw` into `out` (1-D, fp32)."""
-        codes, scales = self._split(raw, out.numel())
+        codes, scales = self.split(raw, out.numel())
         out.copy_(codes)
         if scales is not None:
             blocks = out.view(-1, BLOCK)
@@ -83,9 +83,10 @@ class Codec:
 
     def view(self, raw: torch.Tensor, numel: int) -> torch.Tensor:
         """The values themselves, where the form at rest is plain."""
-        return self._split(raw, numel)[0]
+        return self.split(raw, numel)[0]
 
-    def _split(self, raw: torch.Tensor, numel: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def split(self, raw: torch.Tensor, numel: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The codes, and the scales of their blocks if there are some."""
         end = numel * self.dtype.itemsize
         codes = raw[:end].view(self.dtype)
         return codes, raw[end : self.nbytes(numel)].view(torch.float32) if self.scaled else None

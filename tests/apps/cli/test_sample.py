@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from zerolab.apps.cli import main
-from zerolab.apps.interop.learned import load_learned
+from zerolab.apps.interop.huggingface.whole import load_learned
 from zerolab.data import Batches, load_dataset, prepare
 from zerolab.errors import InputError
 from zerolab.models import GPT2, GPT2Config
@@ -57,7 +57,7 @@ def test_a_run_of_any_stage_and_ranks_goes_on_with_what_it_learned(
 @pytest.mark.ranks
 def test_the_plain_model_has_the_main_parameters_of_the_run(learned: Report, room: Path) -> None:
     corpus = load_dataset(str(room / "fox"), seq_len=32)
-    model = load_learned(room / "run").model
+    model = load_learned(room / "run")[0]
     with torch.no_grad():
         loss = sum(model(*Batches(corpus.valid, 32, 12).micro_batch(step)).item() for step in range(10)) / 10
     # The run evaluates with bf16 parameters.

@@ -13,8 +13,7 @@ from zerolab.apps.cli import main
 from zerolab.apps.cli.tables import with_total
 from zerolab.apps.cli.train import read_flags
 from zerolab.apps.dialects.nanogpt import DEFAULTS, NanoGPT, find_nanogpt, read_assignments, read_nanogpt, write
-from zerolab.apps.interop.huggingface import export, save_folder
-from zerolab.apps.interop.huggingface.start import with_shape
+from zerolab.apps.interop.huggingface import export, save_folder, with_shape
 from zerolab.data import prepare
 from zerolab.errors import InputError
 from zerolab.memory import StateSize, predict

@@ -53,16 +53,15 @@ def test_a_consolidated_checkpoint_is_the_state_dict_that_the_run_had(tmp_path: 
     assert model.load_state_dict(out, strict=False).unexpected_keys == []
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, None])
-def test_fp32_comes_from_main_parameters_and_16_bit_from_those_that_forward_uses(
-    dtype: torch.dtype | None, tmp_path: Path
-) -> None:
+def test_fp32_comes_from_main_parameters_and_16_bit_from_those_that_forward_uses(tmp_path: Path) -> None:
     path = lockstep(save_at, Way(2, {"precision": "bf16"}), tmp_path / "run")[0]
-    consolidate(tmp_path / "run", tmp_path / "out", dtype=dtype)
-    out, stored = load_file(tmp_path / "out" / "model.safetensors"), values_of(path)
-    for name in (name.removeprefix("main/") for name in stored if name.startswith("main/")):
-        best = stored[f"model/{name}"] if dtype in (None, torch.bfloat16) else stored[f"main/{name}"].to(dtype)
-        assert torch.equal(out[name].view(-1), best) and out[name].dtype == best.dtype, name
+    stored = values_of(path)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, None):
+        consolidate(tmp_path / "run", tmp_path / f"{dtype}", dtype=dtype)
+        out = load_file(tmp_path / f"{dtype}" / "model.safetensors")
+        for name in (name.removeprefix("main/") for name in stored if name.startswith("main/")):
+            best = stored[f"model/{name}"] if dtype in (None, torch.bfloat16) else stored[f"main/{name}"].to(dtype)
+            assert torch.equal(out[name].view(-1), best) and out[name].dtype == best.dtype, name
     assert any(not torch.equal(stored[f"main/{name}"], stored[f"model/{name}"].float()) for name in ["norm.weight"])
 
 
@@ -108,8 +107,7 @@ def test_transformers_opens_a_consolidated_checkpoint_with_the_same_logits(name:
     assert (found - logits).abs().max() < 1e-5 * logits.abs().max()
 
 
-@pytest.mark.parametrize("stage", [0, 2, 3])
-@pytest.mark.parametrize("precision", [None, "bf16"])
+@pytest.mark.parametrize(("stage", "precision"), [(0, None), (2, "bf16"), (3, None), (3, "bf16")])
 def test_a_folder_of_hugging_face_s_goes_into_a_model_that_has_no_memory_of_its_own(
     stage: int, precision: str | None, tmp_path: Path
 ) -> None:
@@ -149,22 +147,25 @@ def test_a_folder_of_hugging_face_s_goes_into_a_model_that_has_no_memory_of_its_
 OTHER_SHAPES = {"norm.bias": (4,), "seen": (5,)}
 
 
-@pytest.mark.parametrize("name", OTHER_SHAPES)
-@pytest.mark.parametrize("one", [False, True], ids=["another", "one element, which torch would repeat"])
-def test_a_state_dict_of_another_shape_is_refused_while_the_model_is_as_it_was(name: str, one: bool) -> None:
-    shape = (1,) if one else OTHER_SHAPES[name]
+def test_a_state_dict_of_another_shape_is_refused_while_the_model_is_as_it_was() -> None:
+    """Of one element, too, which torch would repeat."""
+    cases = [(name, shape) for name, other in OTHER_SHAPES.items() for shape in (other, (1,))]
 
-    def attempt(comm: Collectives) -> tuple[str, list[str]]:
-        run = Run(comm, Way(3))
+    def attempt(comm: Collectives) -> tuple[list[str], list[str]]:
+        run, said = Run(comm, Way(3)), []
         before = run.engine.consolidate()
-        state = {key: value + 1 for key, value in run.engine.state_dict().items()} | {name: torch.zeros(shape)}
-        with pytest.raises(InputError) as error:
-            run.engine.load_state_dict(state)
-        return str(error.value), differing(before, run.engine.consolidate())
+        for name, shape in cases:
+            state = {key: value + 1 for key, value in run.engine.state_dict().items()} | {name: torch.zeros(shape)}
+            with pytest.raises(InputError) as error:
+                run.engine.load_state_dict(state)
+            said.append(str(error.value))
+        return said, differing(before, run.engine.consolidate())
 
-    own = (10,) if name == "norm.bias" else (3,)
-    for said, changed in lockstep(attempt):
-        assert f"{name} has shape {shape} in the state_dict and {own} in the model" in said and changed == []
+    for of_rank, changed in lockstep(attempt):
+        assert changed == []
+        for (name, shape), said in zip(cases, of_rank, strict=True):
+            own = (10,) if name == "norm.bias" else (3,)
+            assert f"{name} has shape {shape} in the state_dict and {own} in the model" in said
 
 
 class Seeing(nn.Module):
@@ -179,32 +180,31 @@ class Seeing(nn.Module):
             self.again.register_buffer("too", buffer)
 
 
-BUFFERS = {
-    "of another size": (torch.zeros(5), "the buffer seen has shape (5,) in this model and (6,) in"),
-    "of another shape": (torch.zeros(2, 3), "the buffer seen has shape (2, 3) in this model and (6,) in"),
-    "gone": (None, "has a buffer seen, which this model has not"),
-}
+BUFFERS = [
+    (torch.zeros(5), "the buffer seen has shape (5,) in this model and (6,) in"),
+    (torch.zeros(2, 3), "the buffer seen has shape (2, 3) in this model and (6,) in"),
+    (None, "the buffer seen has shape none in this model and (6,) in"),
+]
 
 
-@pytest.mark.parametrize("case", BUFFERS)
-def test_a_checkpoint_whose_buffer_is_another_is_refused_while_the_model_is_as_it_was(
-    case: str, tmp_path: Path
-) -> None:
-    buffer, words = BUFFERS[case]
-
-    def attempt(comm: Collectives) -> tuple[str, list[str], str | None]:
+def test_a_checkpoint_whose_buffer_is_another_is_refused_while_the_model_is_as_it_was(tmp_path: Path) -> None:
+    def attempt(comm: Collectives) -> list[tuple[str, list[str], str | None]]:
         save(tmp_path, ZeroEngine(Seeing(torch.arange(6.0)), comm, 2, lr=0.1), 1)
-        model = Seeing(buffer)
-        with torch.no_grad():
-            model.layer.weight.fill_(0.5)
-        engine = ZeroEngine(model, comm, 2, lr=0.1)
-        before = engine.consolidate()
-        with pytest.raises(InputError) as error:
-            load(tmp_path, engine)
-        return str(error.value), differing(before, engine.consolidate()), engine.broken
+        found = []
+        for buffer, _ in BUFFERS:
+            model = Seeing(buffer)
+            with torch.no_grad():
+                model.layer.weight.fill_(0.5)
+            engine = ZeroEngine(model, comm, 2, lr=0.1)
+            before = engine.consolidate()
+            with pytest.raises(InputError) as error:
+                load(tmp_path, engine)
+            found.append((str(error.value), differing(before, engine.consolidate()), engine.broken))
+        return found
 
-    for said, changed, broken in lockstep(attempt):
-        assert words in said and "build the model that was saved" in said and changed == [] and broken is None
+    for of_rank in lockstep(attempt):
+        for (_, words), (said, changed, broken) in zip(BUFFERS, of_rank, strict=True):
+            assert words in said and "build the model that was saved" in said and changed == [] and broken is None
 
 
 def test_a_part_of_a_state_dict_may_give_a_shared_buffer_by_any_of_its_names() -> None:
@@ -289,9 +289,8 @@ def test_the_command_writes_a_run_of_zerolab_train_as_a_folder_of_hugging_face_s
     assert "is no empty folder" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("tier", ["device", "host", "disk"])
-def test_what_a_part_of_a_state_dict_does_not_name_stays_on_every_tier(tier: str, tmp_path: Path) -> None:
-    def attempt(comm: Collectives) -> list[str]:
+def test_what_a_part_of_a_state_dict_does_not_name_stays_on_every_tier(tmp_path: Path) -> None:
+    def attempt(comm: Collectives, tier: str) -> list[str]:
         offload = Offload("device", tier, path=tmp_path if tier == "disk" else None)
         run = Run(comm, Way(3, {"offload": offload}))
         wanted = run.engine.consolidate() | {"norm.bias": torch.full((10,), 0.5), "embed.weight": torch.ones(13, 10)}
@@ -299,15 +298,15 @@ def test_what_a_part_of_a_state_dict_does_not_name_stays_on_every_tier(tier: str
         run.engine.load_state_dict(part, strict=False)
         return differing(wanted, run.engine.consolidate())
 
-    assert lockstep(attempt) == [[]] * 3
+    tiers = ("device", "host", "disk")
+    assert lockstep(lambda comm: [attempt(comm, tier) for tier in tiers]) == [[[], [], []]] * 3
 
 
 def adagrad(groups: Any) -> torch.optim.Optimizer:
     return torch.optim.Adagrad(groups, lr=0.1, initial_accumulator_value=0.5)
 
 
-@pytest.mark.parametrize(("tier", "precision"), [("host", "bf16"), ("device", "pure_bf16")])
-@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize(("steps", "tier", "precision"), [(0, "host", "bf16"), (2, "device", "pure_bf16")])
 def test_an_optimizer_that_makes_its_states_at_once_goes_on_from_any_step(
     steps: int, tier: str, precision: str, tmp_path: Path
 ) -> None:

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from zerolab import ZeroEngine, launch
 from zerolab.apps.interop.huggingface import (
-    Imported,
     export,
     from_huggingface,
     from_pretrained,
+    import_tensors,
     load_folder,
     rows,
     save_folder,
@@ -101,7 +101,7 @@ def test_rows_name_each_parameter_once_and_in_the_models_order(config: Config) -
 def test_a_model_comes_back_from_their_names_bit_by_bit(config: Config, dtype: torch.dtype) -> None:
     model = model_of(config).to(dtype)
     theirs = exported(model)
-    back = dict(Imported(config, theirs))
+    back = dict(import_tensors(config, theirs))
     assert list(back) == [name for name, _ in model.named_parameters()]
     for name, parameter in model.named_parameters():
         assert back[name].dtype == dtype
@@ -111,7 +111,7 @@ def test_a_model_comes_back_from_their_names_bit_by_bit(config: Config, dtype: t
 
 def test_what_is_imported_has_memory_of_its_own() -> None:
     theirs = {name: tensor.contiguous() for name, tensor in exported(model_of(GPT)).items()}
-    back = dict(Imported(GPT, theirs))
+    back = dict(import_tensors(GPT, theirs))
     for tensor in theirs.values():
         tensor.fill_(float("nan"))
     assert all(tensor.is_contiguous() and not tensor.isnan().any() for tensor in back.values())
@@ -143,7 +143,7 @@ def test_names_without_their_prefix_and_old_buffers_are_understood() -> None:
     for config, buffer in ((GPT, "h.0.attn.bias"), (LLAMA, "layers.0.self_attn.rotary_emb.inv_freq")):
         model = model_of(config)
         theirs = {re.sub(r"^(transformer|model)\.", "", name): tensor for name, tensor in exported(model).items()}
-        back = dict(Imported(config, theirs | {buffer: torch.ones(1, 1, 8, 8)}))
+        back = dict(import_tensors(config, theirs | {buffer: torch.ones(1, 1, 8, 8)}))
         assert all(torch.equal(back[name], parameter) for name, parameter in model.named_parameters())
 
 
@@ -181,12 +181,12 @@ def test_tensors_that_do_not_fit_the_config_are_named(change: Callable[[dict], N
     theirs = exported(model_of(LLAMA))
     change(theirs)
     with pytest.raises(CheckpointError, match=message):
-        dict(Imported(LLAMA, theirs))
+        dict(import_tensors(LLAMA, theirs))
 
 
 def test_a_tied_head_that_is_stored_beside_its_table_is_taken() -> None:
     theirs = exported(model_of(LLAMA))
-    back = dict(Imported(LLAMA, theirs | {"lm_head.weight": theirs["model.embed_tokens.weight"]}))
+    back = dict(import_tensors(LLAMA, theirs | {"lm_head.weight": theirs["model.embed_tokens.weight"]}))
     assert "head.lm_head.weight" not in back
 
 
@@ -194,8 +194,8 @@ def test_biases_that_our_model_lacks_are_dropped_only_where_they_are_zero() -> N
     theirs = exported(model_of(GPT))
     theirs["transformer.h.1.ln_2.bias"][3] = 1e-6
     with pytest.raises(CheckpointError, match=r"transformer\.h\.1\.ln_2\.bias is not zero.* set zerolab_bias to true"):
-        dict(Imported(GPT, theirs))
-    back = dict(Imported(replace(GPT, bias=True), theirs))
+        dict(import_tensors(GPT, theirs))
+    back = dict(import_tensors(replace(GPT, bias=True), theirs))
     assert back["blocks.1.ffn_norm.bias"][3] == torch.tensor(1e-6)
 
 
@@ -509,11 +509,10 @@ def test_a_disk_that_is_full_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == [fits]
 
 
-@pytest.mark.parametrize("kind", [OSError, KeyError])
-def test_what_the_tensors_source_raises_is_passed_on_as_it_is(kind: type[Exception], tmp_path: Path) -> None:
+def test_what_the_tensors_source_raises_is_passed_on_as_it_is(tmp_path: Path) -> None:
     def ours(name: str) -> Tensor:
-        raise kind(name)
+        raise KeyError(name)
 
-    with pytest.raises(kind, match=r"embedding\.weight"):
+    with pytest.raises(KeyError, match=r"embedding\.weight"):
         save_folder(tmp_path / "out", LLAMA, export(LLAMA, ours))
     assert list(tmp_path.iterdir()) == []

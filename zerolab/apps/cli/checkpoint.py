@@ -15,8 +15,7 @@ from zerolab.apps.cli import convert, ending
 from zerolab.apps.cli.parser import Parser
 from zerolab.apps.cli.tables import count, rendered
 from zerolab.apps.interop.huggingface.whole import consolidate
-from zerolab.checkpoint import CheckpointError, Manifest, read_manifest
-from zerolab.checkpoint.folder import remedy_for, resolve
+from zerolab.checkpoint import CheckpointError, Manifest
 from zerolab.checkpoint.manifest import MANIFEST, SCHEDULER, model_file
 from zerolab.checkpoint.reader import CheckpointReader
 from zerolab.checkpoint.rng import PREFIX
@@ -58,19 +57,19 @@ def add_folder(parser: argparse.ArgumentParser) -> None:
 
 def show(given: argparse.Namespace) -> int:
     """Print what a checkpoint says of itself."""
-    path = resolve(given.folder.expanduser())
-    manifest = read_manifest(path, remedy_for(path))
-    table = Table(title=str(path), title_justify="left", show_header=False)
+    reader = CheckpointReader(given.folder)
+    table = Table(title=str(reader.path), title_justify="left", show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in rows(path, manifest):
+    for name, value in rows(reader):
         table.add_row(name, value)
     ending.show(rendered(lambda console: console.print(table)))
     return 0
 
 
-def rows(path: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
+def rows(reader: CheckpointReader) -> Iterator[tuple[str, str]]:
     """Names and values of the table."""
+    path, manifest = reader.path, reader.manifest
     numel = sum(saved.numel for saved in manifest.parameters.values())
     ranks = count(manifest.ranks, "rank")
     if manifest.replicas > 1:
@@ -88,7 +87,7 @@ def rows(path: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
         states = f"main parameters, {states}" if states else "main parameters"
     yield "optimizer", f"{manifest.optimizer}: {states or 'no states yet'}"
     yield "scheduler", "saved" if SCHEDULER in manifest.files else "none"
-    yield "random generators", generators_of(path, manifest)
+    yield "random generators", generators_of(reader)
     if isinstance(manifest.data, dict):
         yield "data", ", ".join(f"{name} {told(value)}" for name, value in manifest.data.items())
 
@@ -122,10 +121,10 @@ def bytes_by_kind(path: Path, manifest: Manifest) -> Iterator[tuple[str, int, in
     yield from ((kind, files[kind], nbytes[kind]) for kind in files)
 
 
-def generators_of(path: Path, manifest: Manifest) -> str:
+def generators_of(reader: CheckpointReader) -> str:
     """Whose states were saved for each rank, as the first rank's file says."""
     try:
-        file = CheckpointReader(path, manifest).reader(model_file(0))
+        file = reader.reader(model_file(0))
         names = [name for name in file.entries if name.startswith(PREFIX)]
     except CheckpointError as error:
         return f"unknown: {error}"
@@ -137,16 +136,16 @@ def generators_of(path: Path, manifest: Manifest) -> str:
 
 def check(given: argparse.Namespace) -> int:
     """Read all of a checkpoint, and say of each damaged file what is wrong."""
-    path = resolve(given.folder.expanduser())
-    manifest = read_manifest(path, remedy_for(path))
+    reader = CheckpointReader(given.folder)
+    path, manifest = reader.path, reader.manifest
     with Bar(total=manifest.nbytes, desc="verify", unit="B", unit_scale=True, disable=None) as bar:
 
         def advance(nbytes: int) -> None:
             bar.update(nbytes)
 
-        wrong = verify(CheckpointReader(path, manifest, remedy_for(path)), advance)
+        wrong = verify(reader, advance)
     if wrong:
-        lines = [*wrong.values(), f"{path} is damaged: {remedy_for(path)}"]
+        lines = [*wrong.values(), f"{path} is damaged: {reader.remedy}"]
     else:
         lines = [f"{path} is whole: {count(len(manifest.files) + 1, 'file')}, {manifest.nbytes:,} bytes of states"]
     ending.show("\n".join(lines) + "\n")
@@ -192,8 +191,8 @@ def add_consolidate(parser: argparse.ArgumentParser) -> None:
 
 def gather(given: argparse.Namespace) -> int:
     """Write the parameters of a checkpoint whole."""
-    path = resolve(given.folder.expanduser())
-    manifest = read_manifest(path, remedy_for(path))
+    reader = CheckpointReader(given.folder)
+    path, manifest = reader.path, reader.manifest
     config = config_in(path, manifest) if given.huggingface else None
     with Bar(total=len(manifest.parameters), desc="consolidate", unit="tensor", disable=None) as bar:
         dtype = None if given.dtype is None else FLOATS[given.dtype]

@@ -46,7 +46,7 @@ def run(given: argparse.Namespace) -> int:
     # It takes a second to import.
     from zerolab.apps.interop.dcp import from_dcp, to_dcp
 
-    with Bar(desc="convert", unit="B", unit_scale=True, disable=None) as bar:
+    with Bar(desc="convert", unit="entry", disable=None) as bar:
 
         def progress(done: int, total: int) -> None:
             bar.total = total

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from zerolab.apps.cli import ending
 from zerolab.apps.cli.parser import Parser
-from zerolab.apps.interop.learned import load_learned
+from zerolab.apps.interop.huggingface.whole import load_learned
 from zerolab.data import find_dataset, read_meta
 from zerolab.data.tokenizer import Tokenizer
 from zerolab.errors import InputError
@@ -22,11 +22,10 @@ def main(arguments: list[str]) -> int:
     seed = whole("--seed", given.seed, 0)
     if not given.folder.expanduser().is_dir():
         raise InputError(f"there is no folder {str(given.folder)!r}; name one that zerolab train has saved to")
-    learned = load_learned(given.folder)
-    tokenizer = learned.tokenizer
+    model, tokenizer = load_learned(given.folder)
     if given.dataset is not None:
         tokenizer = read_meta(find_dataset(given.dataset))[1]
-    shape = learned.model.config
+    shape = model.config
     if tokenizer is not None and tokenizer.vocab_size > shape.vocab_size:
         raise InputError(
             f"the tokenizer has {tokenizer.vocab_size} tokens and the model knows {shape.vocab_size}; give "
@@ -34,7 +33,7 @@ def main(arguments: list[str]) -> int:
         )
     prompt = read_prompt(given.prompt, tokenizer, shape.vocab_size)
     drawn = generate(
-        learned.model,
+        model,
         prompt,
         count,
         context=shape.max_seq_len,

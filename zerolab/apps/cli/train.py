@@ -19,7 +19,7 @@ from zerolab.apps.dialects import megatron
 from zerolab.apps.dialects.deepspeed import read_deepspeed
 from zerolab.apps.dialects.keys import are_same
 from zerolab.apps.dialects.nanogpt import find_nanogpt, read_nanogpt
-from zerolab.apps.interop.huggingface.start import weights_of, with_shape
+from zerolab.apps.interop.huggingface import weights_of, with_shape
 from zerolab.apps.interop.huggingface.whole import export
 from zerolab.errors import DiskError, InputError
 from zerolab.ranks.folders import reason

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from zerolab.apps.interop.huggingface.start import with_shape
+from zerolab.apps.interop.huggingface import with_shape
 from zerolab.errors import InputError
 from zerolab.precision.recipe import Precision
 from zerolab.run import RunSpec

@@ -26,7 +26,7 @@ from typing import Any, get_args
 
 import yaml
 
-from zerolab.apps.interop.huggingface.start import with_shape
+from zerolab.apps.interop.huggingface import with_shape
 from zerolab.errors import InputError
 from zerolab.ranks.folders import reason
 from zerolab.run import RunSpec

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from zerolab.apps.cost import Machine
-from zerolab.apps.interop.huggingface.start import weights_of
+from zerolab.apps.interop.huggingface import weights_of
 from zerolab.apps.plan import gpu_bytes
 from zerolab.apps.plan.timing import predict_step
 from zerolab.apps.sweep.rows import write_file

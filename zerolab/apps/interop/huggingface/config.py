@@ -1,5 +1,4 @@
-"""config.json both ways: our `Config` as the fields of Hugging Face's GPT-2, Llama, Mistral, Qwen2 and Qwen3, and
-theirs as ours, by one table of names."""
+"""config.json both ways: our `Config` and Hugging Face's GPT-2, Llama, Mistral, Qwen2 and Qwen3, by one table."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from zerolab.errors import InputError
 from zerolab.models import Config, GPT2Config, LlamaConfig
 
 BIASES = "zerolab_bias"
-"""Our own field in a GPT-2's config.json: false says that its biases are all zero and that our model has none."""
+"""Our own field in a GPT-2's config.json: false says that its biases are all zero."""
 
 _GPT2: dict[str, tuple[str, Any]] = {
     "vocab_size": ("vocab_size", int),
@@ -37,7 +36,7 @@ _LLAMA: dict[str, tuple[str, Any]] = {
     "rope_theta": ("rope_theta", 10_000.0),  # read by transformers 4; 5 reads rope_parameters
     "tie_word_embeddings": ("tied_head", False),
 }
-"""Their fields: ours, and what transformers takes one for that is absent, or of which type it is if it may not be."""
+"""Their fields: ours, and the default of transformers, or the type of what must be there."""
 _QWEN = {"num_key_value_heads": 32, "max_position_embeddings": 32_768, "sliding_window": 4096}
 _OWN: dict[str, dict[str, Any]] = {
     "gpt2": {},
@@ -62,13 +61,8 @@ _ONLY: dict[str, tuple[Any, ...]] = {
 
 
 def to_huggingface(config: Config, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
-    """What config.json says of a model: all that transformers 4 and 5 need for the same logits.
-
-    `dtype` is that of the tensors beside it, in which `from_pretrained` of transformers computes. Dropout is 0, since a
-    `Config` does not say it. Tokens that begin, end or pad a text are null: they belong to a tokenizer.
-
-    Raises InputError for a Llama with both biases and norms of queries and keys, which none of theirs has.
-    """
+    """What config.json says of a model, beside tensors in `dtype`: all that transformers 4 and 5 need for the same
+    logits."""
     more: dict[str, Any]
     if isinstance(config, GPT2Config):
         kind, architecture, table = "gpt2", "GPT2LMHeadModel", _GPT2
@@ -94,13 +88,10 @@ def to_huggingface(config: Config, dtype: torch.dtype = torch.float32) -> dict[s
 
 
 def from_huggingface(said: Mapping[str, Any]) -> Config:
-    """The `Config` of our model that gives the same logits as theirs of this config.json.
+    """The `Config` of our model that gives the same logits as theirs of this config.json, in `eval()`.
 
-    A field that is absent has transformers' default, not ours. Dropout is not taken over, since a `Config` does not say
-    it: logits are those of their model in `eval()`. GPT-2 has biases, unless our own field says that they are zero. The
-    window of a model whose attention sees one is the longest sequence of ours.
-
-    Raises InputError for a size that is missing or no number, and a field that asks for what our model cannot do.
+    A field that is absent has transformers' default, not ours. The window of a model whose attention sees one is the
+    longest sequence of ours. Raises InputError for a field that is no size, or asks for what our model cannot do.
     """
     kind = said.get("model_type")
     if not isinstance(kind, str) or kind not in _OWN:
@@ -127,7 +118,7 @@ def from_huggingface(said: Mapping[str, Any]) -> Config:
 
 
 def _take_over(said: Mapping[str, Any], kind: str, given: dict[str, Any]) -> None:
-    """Put what a Llama's config.json says in other words, and what follows from other fields, in its place."""
+    """Put what a Llama's config.json says in other words in its place."""
     if said.get("num_key_value_heads", given.get("num_key_value_heads")) is None:
         given["num_key_value_heads"] = given.get("num_attention_heads")
     for field in ("rope_parameters", "rope_scaling"):
