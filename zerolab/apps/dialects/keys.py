@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from zerolab.apps.interop.huggingface.start import with_shape
@@ -19,6 +20,27 @@ Rule = Callable[[Any], Settings]
 """What a key's value means, or an InputError that says what is wrong with it ("is 3; give ...")."""
 
 
+@dataclass
+class Reading:
+    """What was read: settings, and what is to be said of them at the start of a run, a sentence each.
+
+    missing  settings that nobody gives, which have the tool's defaults
+    source   by setting, the keys that give it
+    """
+
+    settings: Settings = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    missing: set[str] = field(default_factory=set)
+    source: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, meant: Settings) -> None:
+        """Take what a key means. Raises InputError if another one means something else."""
+        for setting, value in meant.items():
+            if (before := self.settings.setdefault(setting, value)) != value:
+                raise InputError(f"{name} is {value!r}, but {self.source[setting]} says {before!r}; make them equal")
+            self.source.setdefault(setting, name)
+
+
 def run_of(settings: Settings) -> RunSpec:
     """The run with these settings, whose model may be a folder's."""
     return RunSpec(**with_shape(settings))
@@ -29,6 +51,12 @@ def whole_number(value: Any, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or value < least or value % 1 != 0:
         raise InputError(f"is {json.dumps(value)}; give a whole number of at least {least}")
     return int(value)
+
+
+def require(fits: bool, otherwise: str) -> None:
+    """Raise an InputError that says what a tool cannot be told, unless it fits."""
+    if not fits:
+        raise InputError(otherwise)
 
 
 def check_fp32(precision: Precision, why: str) -> None:
