@@ -4,7 +4,7 @@ A dialect reads its own keys into settings, and writes a run in its own keys."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,17 @@ class Reading:
             if (before := self.settings.setdefault(setting, value)) != value:
                 raise InputError(f"{name} is {value!r}, but {self.source[setting]} says {before!r}; make them equal")
             self.source.setdefault(setting, name)
+
+    def beside(self, flags: Mapping[str, Any]) -> Settings:
+        """All settings, with those of our own flags, which go before defaults. Raises InputError where a flag and a key
+        that was given say two things."""
+        for name, value in flags.items():
+            if name in self.source and not are_same(self.settings.get(name), value):
+                raise InputError(
+                    f"--{name.replace('_', '-')} is {value}, but {self.source[name]} make it "
+                    f"{self.settings.get(name)}; leave one of the two out"
+                )
+        return {**self.settings, **flags}
 
 
 def run_of(settings: Settings) -> RunSpec:
