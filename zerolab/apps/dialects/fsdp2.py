@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from string import Template
 
-from zerolab.apps.dialects.keys import Settings, check_fp32, require, run_of
+from zerolab.apps.dialects.keys import Settings, check_fp32, require, require_of, run_of
 from zerolab.precision.recipe import Precision
 from zerolab.run import RunSpec
 
@@ -51,22 +51,16 @@ def write(settings: Settings) -> str:
 
 def check(run: RunSpec, precision: Precision) -> None:
     """Raise an InputError for what neither FSDP2 nor DDP does."""
-    require(
-        run.stage != 1 or run.instances == 1,
-        f"num_distributed_optimizer_instances is {run.instances}, which PyTorch does at stages 2 and 3 only; "
-        "choose one of them, or 1 instance",
-    )
+    why = "PyTorch does this at stages 2 and 3 only; choose one of them, or 1 instance"
+    require_of(run, "num_distributed_optimizer_instances", run.stage != 1 or run.instances == 1, why)
     check_fp32(precision, "PyTorch's AdamW keeps it as the parameters that it updates, which are fp32")
-    name = "fp8" if precision.fp8 else precision.params
+    name, reduce = "fp8" if precision.fp8 else precision.params, precision.reduce
     require(name in TORCH, f"precision is {name}, which FSDP2 does not do by itself; choose bf16 or fp32")
-    in_reach = precision.reduce in TORCH
-    require(in_reach, f"reduce_dtype is {precision.reduce}, in which gradients overflow; choose bf16 or fp32")
+    require(reduce in TORCH, f"reduce_dtype is {reduce}, in which gradients overflow; choose bf16 or fp32")
     places = {run.places.optimizer, run.places.parameters}
-    require(
-        places == {"device"} or (places == {"host"} and run.stage == 3),
-        f"offload_optimizer is {run.offload_optimizer} and offload_param {run.offload_param}, but FSDP2 offloads "
-        "both to the host, at stage 3, or none; choose that",
-    )
+    fits = places == {"device"} or (places == {"host"} and run.stage == 3)
+    why = "FSDP2 offloads both to the host, at stage 3, or none; choose that"
+    require_of(run, "offload_optimizer offload_param", fits, why)
 
 
 TEMPLATE = '''\

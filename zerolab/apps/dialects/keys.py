@@ -70,11 +70,17 @@ def require(fits: bool, otherwise: str) -> None:
         raise InputError(otherwise)
 
 
+def require_of(run: RunSpec, names: str, fits: bool, why: str) -> None:
+    """The same of settings by name."""
+    said = " and ".join(f"{name} is {getattr(run, name)}" for name in names.split())
+    require(fits, f"{said}, and {why}")
+
+
 def check_fp32(precision: Precision, why: str) -> None:
     """Raise an InputError for states of the optimizer that are in less."""
     for state in ("main_params", "exp_avg", "exp_avg_sq"):
-        if (dtype := getattr(precision, state)) != "fp32":
-            raise InputError(f"{state}_dtype is {dtype}, and {why}; choose fp32")
+        dtype = getattr(precision, state)
+        require(dtype == "fp32", f"{state}_dtype is {dtype}, and {why}; choose fp32")
 
 
 def missing_of(micro: int, steps: int | None, whole: int | None, ranks: int, names: Sequence[str]) -> Settings:

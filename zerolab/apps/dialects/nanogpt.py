@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zerolab.apps.dialects.keys import Reading, Settings, require, run_of
+from zerolab.apps.dialects.keys import Reading, Settings, require, require_of, run_of
 from zerolab.checkpoint import find_latest
 from zerolab.data.bins import META, PICKLE, find_dataset
 from zerolab.errors import InputError
@@ -328,22 +328,19 @@ def write(settings: Settings) -> str:
     is none. Raises InputError for what nanoGPT has no key for."""
     run = run_of(settings)
     shape, decays = run.architecture, run.lr_schedule == "cosine"
-    require(isinstance(shape, GPT2Config), f"model is {run.model}, and nanoGPT has GPT-2 alone; choose gpt2")
+    require_of(run, "model", isinstance(shape, GPT2Config), "nanoGPT has GPT-2 alone; choose gpt2")
     require(
         shape.max_seq_len == run.seq_len,
         f"seq_len is {run.seq_len} and the model's context {shape.max_seq_len}, and nanoGPT's sequences are as "
         "long as its context, block_size; choose one length for both",
     )
-    require(run.stage < 2, f"zero_stage is {run.stage}, and nanoGPT with use_zero1 has 0 and 1; choose one of them")
-    require(
-        decays or (run.lr_schedule == "constant" and not run.warmup_steps),
-        f"lr_schedule is {run.lr_schedule}, and nanoGPT has a cosine after a warm-up; choose cosine",
-    )
+    require_of(run, "zero_stage", run.stage < 2, "nanoGPT with use_zero1 has 0 and 1; choose one of them")
+    fits = decays or (run.lr_schedule == "constant" and not run.warmup_steps)
+    require_of(run, "lr_schedule", fits, "nanoGPT has a cosine after a warm-up; choose cosine")
     said = {*" ".join(key.settings for key in KEYS.values()).split()} - {"init_from"}
     for name in sorted(run.model_fields_set - SILENT - said):
-        value = getattr(run, name)
-        can = value == RunSpec.model_fields[name].default
-        require(can, f"{name} is {value}, and nanoGPT has no key for it; leave it out")
+        fits = getattr(run, name) == RunSpec.model_fields[name].default
+        require_of(run, name, fits, "nanoGPT has no key for it; leave it out")
     lines = []
     for name, key in KEYS.items():
         setting = key.settings.partition(" ")[0]
