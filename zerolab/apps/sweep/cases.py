@@ -41,8 +41,9 @@ SHARED = (
 MODELS = {"models", "model", "model_size"}
 CASES = "cases"
 WIRES = ("simulated", "shaped")
-TOLD = ("model", "model_size", "zero_stage", "ranks", "precision", "gbit_per_s", "latency_us", "world")
-"""Settings that each row tells, also those that are as by default."""
+DEFAULTS = {"wire": WIRES[0]} | {name: field.default for name, field in RunSpec.model_fields.items()}
+SHOWN = ("model", "model_size", "zero_stage", "ranks", "precision", "gbit_per_s", "latency_us", "world")
+"""Settings that each row shows, also those that are as by default."""
 Settings = dict[str, Any]
 
 
@@ -54,7 +55,7 @@ class SweepCase:
     hosts     0 where the link is simulated
     settings  what is not as by default
     key       made of these: a setting that we add later makes no other case
-    told      the settings of its row
+    shown     the settings of its row
     """
 
     config: RunSpec
@@ -71,10 +72,9 @@ class SweepCase:
         return hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
-    def told(self) -> Settings:
-        everything = self.config.model_dump(mode="json")
-        found = {name: everything[name] for name in (*TOLD, *self.varied) if name in everything}
-        return {**found, "wire": WIRES[0], **self.settings}
+    def shown(self) -> Settings:
+        everything = self.config.model_dump(mode="json") | {"wire": WIRES[0]}
+        return {name: everything[name] for name in (*SHOWN, *self.varied, "wire") if name in everything} | self.settings
 
     @property
     def title(self) -> str:
@@ -99,19 +99,18 @@ def read_file(path: Path) -> Settings:
 def make_cases(settings: Mapping[str, Any]) -> list[SweepCase]:
     """The product of all settings with several values, the first varying slowest, for each entry of `cases`, whose
     settings come before those outside. Equal cases count once."""
-    outside = named({name: value for name, value in settings.items() if name != CASES})
-    entries = [named(entry) for entry in entries_of(settings.get(CASES, [{}]))]
+    outside = use_own_names({name: value for name, value in settings.items() if name != CASES})
+    entries = [use_own_names(entry) for entry in entries_of(settings.get(CASES, [{}]))]
     apart = dict.fromkeys(name for entry in entries for name in entry)
-    defaults = {"wire": WIRES[0], **{name: field.default for name, field in RunSpec.model_fields.items()}}
     cases: dict[str, SweepCase] = {}
     for entry in entries:
-        values = {name: listed(name, value) for name, value in (outside | entry).items()}
+        values = {name: list_values(name, value) for name, value in (outside | entry).items()}
         varying = [name for name, all_of in values.items() if len(all_of) > 1]
         for chosen in itertools.product(*values.values()):
             one = dict(zip(values, chosen, strict=True))
-            varied = {name: one.get(name, defaults.get(name)) for name in dict.fromkeys([*apart, *varying])}
+            varied = {name: one.get(name, DEFAULTS.get(name)) for name in dict.fromkeys([*apart, *varying])}
             try:
-                case = make_case(spelled_out(one), varied)
+                case = make_case(one, varied)
             except InputError as error:
                 raise InputError(f"{title_of(varied)}: {error}" if varied else str(error)) from None
             cases.setdefault(case.key, case)
@@ -130,6 +129,9 @@ def entries_of(given: Any) -> list[Settings]:
 def make_case(settings: Settings, varied: Settings) -> SweepCase:
     """The case of a run's settings and a sweep's own."""
     wire, hosts = settings.pop("wire", WIRES[0]), settings.pop("hosts", None)
+    if "models" in settings:
+        kind, colon, size = str(settings.pop("models")).rpartition(":")
+        settings |= {"model_size": size} | ({"model": kind} if colon else {})
     config = RunSpec(**with_shape(settings))
     check_here(config)
     if wire not in WIRES:
@@ -145,8 +147,8 @@ def make_case(settings: Settings, varied: Settings) -> SweepCase:
     return SweepCase(config, varied, int(hosts))
 
 
-def named(settings: Mapping[str, Any]) -> Settings:
-    """Settings by their own names."""
+def use_own_names(settings: Mapping[str, Any]) -> Settings:
+    """Settings by their own names. Raises InputError for what no sweep has."""
     known, found = {*RunSpec.model_fields, "models", "wire", "hosts"}, dict[str, Any]()
     for name, value in settings.items():
         own = SHORT.get(name, name)
@@ -164,7 +166,7 @@ def named(settings: Mapping[str, Any]) -> Settings:
     return found
 
 
-def listed(name: str, value: Any) -> list[Any]:
+def list_values(name: str, value: Any) -> list[Any]:
     """The values of a setting. The word none is no value, for a setting that may have none."""
     all_of = value if isinstance(value, list) else [value]
     if not all_of:
@@ -176,16 +178,7 @@ def listed(name: str, value: Any) -> list[Any]:
     return [none if one == "none" else one for one in all_of]
 
 
-def spelled_out(settings: Settings) -> Settings:
-    """Settings of a run: a model's name as its kind and size."""
-    found = dict(settings)
-    if "models" in found:
-        kind, colon, size = str(found.pop("models")).rpartition(":")
-        found |= {"model_size": size} | ({"model": kind} if colon else {})
-    return found
-
-
-def title_of(settings: Mapping[str, Any]) -> str:
+def title_of(settings: Settings) -> str:
     """Settings in a line: "zero_stage 3, gbit_per_s 10"."""
     return ", ".join(f"{name} {'none' if value is None else value}" for name, value in settings.items()) or "the case"
 
