@@ -1,10 +1,8 @@
 """A DeepSpeed configuration as settings of a run, and a run as one.
 
-`TABLE` says key by key what becomes of it: it is honoured, refused by name, or taken with a note where it changes
-nothing; none is ignored. What would change the numbers or the memory of a run is honoured or refused; what only tells
-of it, or chooses among ways to the same, is taken. "auto" leaves a key to the run's own settings, as under Hugging
-Face's trainer, and what it became is said. A key that is not in the file and changes the numbers has DeepSpeed's
-default; other keys are left to the run. `docs/deepspeed.md` shows the table.
+`TABLE` says what becomes of a key: it is honoured, refused by name, or taken with a note where it changes nothing; none
+is ignored. "auto" leaves a key to the run's own settings, as under Hugging Face's trainer. A key that is not in the
+file and changes the numbers has DeepSpeed's default. `docs/deepspeed.md` shows the table.
 """
 
 from __future__ import annotations
@@ -18,13 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from zerolab.apps.dialects.keys import Reading, Rule, Settings, are_same, missing_of, require, run_of, whole_number
+from zerolab.apps.dialects.keys import Reading, Rule, Settings, are_same, missing_of, require, require_of, run_of
 from zerolab.errors import InputError
 from zerolab.precision.recipe import PRECISIONS, Precision
 from zerolab.run import RunSpec
 from zerolab.run.spec import SIZES, default_batch
-
-Writer = Callable[[RunSpec], Any]
 
 
 @dataclass(frozen=True)
@@ -34,35 +30,44 @@ class Key:
     rule      what its value means, or an InputError that goes on after its name
     says      for the documentation: what becomes of it
     settings  those that it sets
+    words     what stands for values of its setting where it is written
     wanted    the only value that there is, as JSON
-    taken     it changes nothing here, for this reason, which is said at the start of a run; "" if it does
-    when      it has a meaning only at stage 3 ("stage 3"), for a disk ("nvme"), or if fp16 is enabled ("fp16")
-    missing   its value where the file does not give it: DeepSpeed's default, for a key that changes the numbers
-    write     its value in a run; None where it is left out
+    taken     why it changes nothing here, as is said at the start of a run
+    when      "stage 3", "nvme" or "fp16", without which it has no meaning
+    missing   its value where the file does not give it: DeepSpeed's default
+    always    the value that is written for every run
     """
 
     rule: Rule
     says: str
     settings: tuple[str, ...] = ()
+    words: Mapping[Any, Any] | None = None
     wanted: str = ""
     taken: str = ""
     when: str = ""
     missing: Any = None
-    write: Writer = lambda _: None
+    always: Any = None
+    is_read_only: bool = False
+
+    def write(self, facts: Mapping[str, Any]) -> Any:
+        """Its value in a run, of what `facts_of` it says; None where it is left out."""
+        if self.is_read_only or not self.settings:
+            return self.always
+        value = facts[self.settings[0]]
+        return value if self.words is None else self.words.get(value)
 
 
-def honour(setting: str, rule: Rule | None = None, when: str = "", missing: Any = None, write: Any = None) -> Key:
+def honour(setting: str, rule: Rule | None = None, when: str = "", missing: Any = None) -> Key:
     """A key that sets one setting, to its own value unless a rule says another."""
-    write = write or (lambda run: getattr(run, setting))
     says = f"`--{setting.replace('_', '-')}`"
-    return Key(rule or pass_on(setting), says, (setting,), when=when, missing=missing, write=write)
+    return Key(rule or pass_on(setting), says, (setting,), when=when, missing=missing)
 
 
-def count(setting: str, least: int = 1, when: str = "", write: Any = None) -> Key:
-    return honour(setting, lambda value: {setting: whole_number(value, least)}, when, write=write)
+def count(setting: str, least: int = 1, when: str = "") -> Key:
+    return honour(setting, lambda value: {setting: whole_number(value, least)}, when)
 
 
-def choose(setting: str, words: Mapping[Any, Any], missing: Any = None, write: Any = None) -> Key:
+def choose(setting: str, words: Mapping[Any, Any], missing: Any = None) -> Key:
     """A key that has a few values, with what each means."""
     known = [value if isinstance(value, str) else json.dumps(value) for value in words]
 
@@ -71,20 +76,18 @@ def choose(setting: str, words: Mapping[Any, Any], missing: Any = None, write: A
             raise InputError(f"is {json.dumps(value)}; give {', '.join(known[:-1])} or {known[-1]}")
         return {setting: words[value]}
 
-    theirs = {ours: word for word, ours in words.items()}
-    return honour(setting, rule, missing=missing, write=write or (lambda run: theirs[getattr(run, setting)]))
+    return replace(honour(setting, rule, missing=missing), words={ours: word for word, ours in words.items()})
 
 
-def fix(wanted: Any, why: str, write: Writer = lambda _: None) -> Key:
+def fix(wanted: Any, why: str, always: Any = None) -> Key:
     """A key that may only say what zerolab does anyway."""
     said = json.dumps(wanted)
 
     def rule(value: Any) -> Settings:
-        if value != wanted:
-            raise InputError(f"must be {said}, not {json.dumps(value)}: {why}")
+        require(value == wanted, f"must be {said}, not {json.dumps(value)}: {why}")
         return {}
 
-    return Key(rule, f"must be `{said}`: {why}", wanted=said, write=write)
+    return Key(rule, f"must be `{said}`: {why}", wanted=said, always=always)
 
 
 def take(why: str) -> Key:
@@ -96,10 +99,10 @@ def refuse(remedy: str, only_on: bool = False) -> Key:
 
     def rule(value: Any) -> Settings:
         given = isinstance(value, dict)
-        if only_on and not (value.get("enabled") if given else value):
-            return {}
         said = "enabled" if only_on else "given" if given else json.dumps(value)
-        raise InputError(f"is {said}, and zerolab has nothing of the kind: {remedy}")
+        off = only_on and not (value.get("enabled") if given else value)
+        require(off, f"is {said}, and zerolab has nothing of the kind: {remedy}")
+        return {}
 
     return Key(rule, f"refused{' if it is enabled' if only_on else ''}: {remedy}")
 
@@ -110,17 +113,23 @@ def pass_on(setting: str) -> Rule:
     is_number = {int, float} & {kind, *get_args(kind)}
 
     def rule(value: Any) -> Settings:
-        odd = isinstance(value, bool | str | None) or (isinstance(value, float) and not math.isfinite(value))
-        if is_number and odd:
-            raise InputError(f"is {json.dumps(value)}; give a number")
+        odd = isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
+        require(not (is_number and odd), f"is {json.dumps(value)}; give a number")
         return {setting: value}
 
     return rule
 
 
+def whole_number(value: Any, least: int = 1) -> int:
+    """A number of at least `least`, which may be written as 5e8, as DeepSpeed's users do."""
+    odd = isinstance(value, bool) or not isinstance(value, int | float) or value < least or value % 1 != 0
+    require(not odd, f"is {json.dumps(value)}; give a whole number of at least {least}")
+    return int(value)
+
+
 def read_betas(value: Any) -> Settings:
-    if not isinstance(value, list) or len(value) != 2:
-        raise InputError(f"is {json.dumps(value)}; give two numbers, such as [0.9, 0.999]")
+    are_two = isinstance(value, list) and len(value) == 2
+    require(are_two, f"is {json.dumps(value)}; give two numbers, such as [0.9, 0.999]")
     return pass_on("beta1")(value[0]) | pass_on("beta2")(value[1])
 
 
@@ -130,8 +139,8 @@ def check_count(value: Any) -> Settings:
 
 
 def check_optimizer(value: Any) -> Settings:
-    if str(value).lower() not in ("adam", "adamw"):
-        raise InputError(f"is {json.dumps(value)}; give AdamW, which zerolab train uses (ZeroEngine takes others)")
+    is_adam = str(value).lower() in ("adam", "adamw")
+    require(is_adam, f"is {json.dumps(value)}; give AdamW, which zerolab train uses (ZeroEngine takes others)")
     return {}
 
 
@@ -139,106 +148,90 @@ MICRO = "train_micro_batch_size_per_gpu"
 BATCH = (MICRO, "gradient_accumulation_steps", "train_batch_size")
 SWITCH = {True: True, False: False}
 KINDS = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
-"""DeepSpeed's schedulers and ours: after a warm-up constant; to 0 at total_num_steps; to cos_min_ratio of the learning
-rate there."""
+"""Its schedulers: constant after a warm-up; to 0 at total_num_steps; to cos_min_ratio of the learning rate there."""
 SHAPES = {"log": "log", "linear": "line"}
-"""Warm-ups follow a logarithm unless warmup_type is "linear". Ours begin two steps ahead: there, the first two steps
-have the rate 0."""
+"""Its warm-ups. Ours begin two steps ahead: there, the first two have the rate 0."""
 PLACES = {"none": "none", "cpu": "cpu", "nvme": "nvme"}
 TIERS = {"host": "cpu", "disk": "nvme"}
 
 
 def find_recipe(run: RunSpec) -> str:
-    """The section that has the run's precision, or "fp32"; the dtypes in which gradients travel and are kept have keys
-    of their own. Raises InputError for a precision that no section has."""
+    """The section that has the run's precision, or "fp32". Gradients' dtypes have keys of their own."""
     precision = run.dtypes or Precision()
     if precision == Precision():
         return "fp32"
     for name in ("bf16", "fp16"):
         if replace(PRECISIONS[name], reduce=precision.reduce, main_grads=precision.main_grads) == precision:
             return name
-    raise InputError(
-        f"precision {precision.name} cannot be said to DeepSpeed, which has bf16, fp16 and fp32; choose one"
-    )
+    said = f"precision {precision.name} cannot be said to DeepSpeed"
+    raise InputError(f"{said}, which has bf16, fp16 and fp32; choose one")
 
 
-def write_unusual(setting: str, state: str) -> Key:
-    """The dtype of a state, written where it is another than that of the run's section."""
-
-    def write(run: RunSpec) -> str | None:
-        dtype, usual = (getattr(of, state) for of in (run.dtypes or Precision(), PRECISIONS[find_recipe(run)]))
-        return None if dtype == usual else dtype
-
-    return honour(setting, write=write)
-
-
-def enable(name: str) -> Key:
-    return choose(name, SWITCH, False, lambda run: find_recipe(run) == name or None)
-
-
-def offload(setting: str, part: str) -> Key:
-    return choose(setting, PLACES, write=lambda run: TIERS.get(getattr(run.places, part)))
+def facts_of(run: RunSpec) -> dict[str, Any]:
+    """A run's settings as DeepSpeed has them; None for one that is left out."""
+    recipe, dtypes, decays = find_recipe(run), run.dtypes or Precision(), run.lr_schedule != "constant"
+    usual = PRECISIONS[recipe]
+    return {name: getattr(run, name) for name in RunSpec.model_fields} | {
+        "bf16": recipe == "bf16" or None,
+        "fp16": recipe == "fp16" or None,
+        "reduce_dtype": None if dtypes.reduce == usual.reduce else dtypes.reduce,
+        "main_grads_dtype": None if dtypes.main_grads == usual.main_grads else dtypes.main_grads,
+        "offload_optimizer": TIERS.get(run.places.optimizer),
+        "offload_param": TIERS.get(run.places.parameters),
+        "offload_path": run.offload_path and str(run.offload_path),
+        "zero3_save_16bit_model": run.zero3_save_16bit_model or None,
+        "prefetch_bucket_size": run.prefetch_bucket_size if run.prefetch else 0,
+        "decay_steps": (run.decay_steps or run.max_steps) if decays else None,
+        "min_lr": run.min_lr / run.lr,
+        "beta1": [run.beta1, run.beta2],
+        "micro_batch_size": run.micro_batch_size,
+    }
 
 
 def keys(names: str, key: Key) -> dict[str, Key]:
     return dict.fromkeys(names.split(), key)
 
 
-def unwritten(key: Key) -> Key:
-    return replace(key, write=lambda _: None)
+def ignore_in_writing(key: Key) -> Key:
+    return replace(key, is_read_only=True)
 
 
 def old_offload(setting: str) -> Key:
     """DeepSpeed's older switch for an offload to the host."""
-    key = unwritten(choose(setting, {True: "cpu", False: "none"}))
+    key = ignore_in_writing(choose(setting, {True: "cpu", False: "none"}))
     return replace(key, rule=lambda value: key.rule(value) if value else {})
 
 
-def is_cosine(run: RunSpec) -> bool:
-    return run.lr_schedule == "cosine"
-
-
 TELLS = "zerolab's own report, and --profile-json FILE, tell of a run"
-FUSED = take("torch's fused AdamW is what steps")
 ANYWAY = take("zerolab does so anyway, or has no need of it")
 BUCKETS = take("buckets are as reduce_bucket_size cuts them, in one stretch, and gathered in place")
 DISK = take("the disk is read ahead and written behind by threads of zerolab's own")
 PINNED = take("host memory that a GPU copies from or to is pinned")
 CHECKPOINTS = take("checkpoints are zerolab's own, which any number of ranks reads, shard by shard")
-DTYPES = fix(False, "use --main-params-dtype, --main-grads-dtype, --exp-avg-dtype and --exp-avg-sq-dtype")
-GONE = refuse("DeepSpeed has taken it out, too; leave it out")
 BEGINS = "every run begins there"
-WHOLE = choose("zero3_save_16bit_model", SWITCH, write=lambda run: run.zero3_save_16bit_model or None)
+WHOLE = choose("zero3_save_16bit_model", SWITCH)
 STAGE_3 = {
     "param_persistence_threshold": count("param_persistence_threshold", 0, "stage 3"),
-    "prefetch_bucket_size": count(
-        "prefetch_bucket_size", 0, "stage 3", lambda run: run.prefetch_bucket_size if run.prefetch else 0
-    ),
+    "prefetch_bucket_size": count("prefetch_bucket_size", 0, "stage 3"),
     "max_live_parameters": count("max_live_parameters", 0, "stage 3"),
     "max_reuse_distance": count("max_reuse_distance", 0, "stage 3"),
     "gather_16bit_weights_on_model_save": WHOLE,
-    "model_persistence_threshold": refuse("lower stage3_param_persistence_threshold until what stays fits"),
-    "module_granularity_threshold": fix(0, "units are what the model says, or ZeroEngine(units=...)"),
-    "use_all_reduce_for_fetch_params": fix(False, "parameters are gathered by all-gather, which sends half as much"),
-    "allgather_sequential": BUCKETS,
 }
 """Keys that DeepSpeed has with and without `stage3_` before them; we write the first."""
 
 ZERO: dict[str, Key] = {
     "stage": honour("zero_stage"),
     "overlap_comm": honour("overlap", lambda value: {} if value is None else choose("overlap", SWITCH).rule(value)),
-    "contiguous_gradients": fix(True, "gradients always lie in flat buffers", lambda _: True),
+    "contiguous_gradients": fix(True, "gradients always lie in flat buffers", True),
     "reduce_scatter": choose("reduction", {True: "reduce_scatter", False: "all_reduce"}),
     "sub_group_size": count("sub_group_size"),
     "reduce_bucket_size": count("bucket_numel"),
     "allgather_partitions": fix(True, "new parameters are always handed around by all-gather"),
-    "offload_optimizer.device": offload("offload_optimizer", "optimizer"),
+    "offload_optimizer.device": choose("offload_optimizer", PLACES),
     "offload_optimizer.nvme_path": honour("offload_path", when="nvme"),
     "offload_optimizer.buffer_count": count("buffer_count", when="nvme"),
     "offload_optimizer.ratio": fix(1.0, "all of the optimizer's states have one place"),
-    "offload_optimizer.super_offload": fix(False, "leave it out"),
-    "offload_optimizer.cpuadam_cores_perc": take("the host's step runs in torch's threads"),
-    "offload_param.device": offload("offload_param", "parameters"),
+    "offload_param.device": choose("offload_param", PLACES),
     "offload_param.nvme_path": honour("offload_path", when="nvme"),
     "offload_param.buffer_count": count("buffer_count", when="nvme"),
     "offload_param.max_in_cpu": count("max_in_cpu", 0, "nvme"),
@@ -248,46 +241,35 @@ ZERO: dict[str, Key] = {
     "cpu_offload": old_offload("offload_optimizer"),
     "cpu_offload_param": old_offload("offload_param"),
     **{f"stage3_{name}": key for name, key in STAGE_3.items()},
-    **{name: unwritten(key) for name, key in STAGE_3.items()},
-    "stage3_gather_fp16_weights_on_model_save": unwritten(WHOLE),
-    **keys("allgather_bucket_size round_robin_gradients use_multi_rank_bucket_allreduce parameter_alignment", BUCKETS),
-    **keys("load_from_fp32_weights elastic_checkpoint pipeline_loading_checkpoint", CHECKPOINTS),
-    **keys("memory_efficient_linear override_module_apply enable_sanity_checks", ANYWAY),
-    "log_trace_cache_warnings": take(TELLS),
+    **{name: ignore_in_writing(key) for name, key in STAGE_3.items()},
+    "stage3_gather_fp16_weights_on_model_save": ignore_in_writing(WHOLE),
+    **keys("allgather_bucket_size round_robin_gradients", BUCKETS),
+    **keys("load_from_fp32_weights elastic_checkpoint", CHECKPOINTS),
+    "memory_efficient_linear": ANYWAY,
     "ignore_unused_parameters": fix(True, "a parameter that no rank used has gradient zero"),
-    "legacy_stage1": fix(False, "there is one stage 1"),
-    "compute_grad_norm": fix(True, "the norm is computed if gradient_clipping or a loss scale needs it"),
-    "zero_hpz_partition_size": fix(1, "see --num-distributed-optimizer-instances for shards within a machine"),
     **keys(
         "zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients",
         fix(False, "states rest and travel in dtypes of their own; see --params-dtype and --reduce-dtype"),
     ),
-    "zenflow": refuse("leave it out; offload_optimizer is the plain way"),
-    "leaf_module": refuse("name units by the model's units(), or ZeroEngine(units=...)"),
 }
 ADAM: dict[str, Key] = {
     "lr": honour("lr", missing=1e-3),
-    "betas": Key(
-        read_betas, "`--beta1`, `--beta2`", ("beta1", "beta2"), missing=[0.9, 0.999],
-        write=lambda run: [run.beta1, run.beta2],
-    ),
+    "betas": Key(read_betas, "`--beta1`, `--beta2`", ("beta1", "beta2"), missing=[0.9, 0.999]),
     "eps": honour("eps", missing=1e-8),
     "weight_decay": replace(honour("weight_decay", missing=0.0), says="`--weight-decay`, of matrices alone"),
     "adam_w_mode": fix(True, "weights decay apart from gradients, as AdamW has it"),
     "bias_correction": fix(True, "AdamW corrects the bias of its moments"),
     "amsgrad": fix(False, "zerolab train uses AdamW as it is"),
-    **keys("torch_adam fused", FUSED),
-}  # fmt: skip
+    **keys("torch_adam fused", take("torch's fused AdamW is what steps")),
+}
 SCHEDULER: dict[str, Key] = {
     "warmup_num_steps": count("warmup_steps", 0),
     "warmup_type": choose("warmup_shape", SHAPES),
-    "warmup_min_ratio": fix(0, BEGINS, lambda run: 0.0 if is_cosine(run) else None),
-    "cos_min_ratio": honour("min_lr", write=lambda run: run.min_lr / run.lr if is_cosine(run) else None),
-    "warmup_min_lr": fix(0, BEGINS, lambda run: None if is_cosine(run) else 0.0),
-    "warmup_max_lr": honour("lr", write=lambda run: None if is_cosine(run) else run.lr),
-    "total_num_steps": count(
-        "decay_steps", write=lambda run: run.decay_steps or run.max_steps if run.lr_schedule != "constant" else None
-    ),
+    "warmup_min_ratio": fix(0, BEGINS, 0.0),
+    "cos_min_ratio": honour("min_lr"),
+    "warmup_min_lr": fix(0, BEGINS, 0.0),
+    "warmup_max_lr": honour("lr"),
+    "total_num_steps": count("decay_steps"),
     "last_batch_iteration": fix(-1, BEGINS),
 }
 FP16: dict[str, Key] = {
@@ -298,37 +280,29 @@ FP16: dict[str, Key] = {
     "min_loss_scale": honour("min_loss_scale", missing=1.0),
     "consecutive_hysteresis": fix(False, "overflows are counted since the last change of the scale"),
     "auto_cast": ANYWAY,
-    "fp16_master_weights_and_grads": DTYPES,
+    "fp16_master_weights_and_grads": fix(False, "use --main-params-dtype and --main-grads-dtype"),
 }
 
 TABLE: dict[str, Key] = {
     "train_batch_size": count("batch_size"),
-    MICRO: Key(
-        check_count, "`--batch-size` / (`--ranks` x `--grad-accum-steps`)", write=lambda run: run.micro_batch_size
-    ),
+    MICRO: Key(check_count, "`--batch-size` / (`--ranks` x `--grad-accum-steps`)"),
     "gradient_accumulation_steps": count("grad_accum_steps"),
     "gradient_clipping": honour("clip_norm", missing=1.0),
     **{f"zero_optimization.{name}": key for name, key in ZERO.items()},
-    "optimizer.type": Key(check_optimizer, "Adam or AdamW, which are one in DeepSpeed, too", write=lambda _: "AdamW"),
+    "optimizer.type": Key(check_optimizer, "Adam or AdamW, which are one in DeepSpeed, too", always="AdamW"),
     **{f"optimizer.params.{name}": key for name, key in ADAM.items()},
     "optimizer.params.max_grad_norm": refuse("use gradient_clipping"),
-    "optimizer.legacy_fusion": FUSED,
     "scheduler.type": choose("lr_schedule", KINDS),
     **{f"scheduler.params.{name}": key for name, key in SCHEDULER.items()},
-    "bf16.enabled": enable("bf16"),
-    **keys("bf16.immediate_grad_update bf16.check_grad_overflow", ANYWAY),
-    **keys("bf16.bf16_master_weights_and_grads bf16.bf16_optimizer_states", DTYPES),
-    "fp16.enabled": enable("fp16"),
+    "bf16.enabled": choose("bf16", SWITCH, False),
+    "fp16.enabled": choose("fp16", SWITCH, False),
     **{f"fp16.{name}": replace(key, when="fp16") for name, key in FP16.items()},
-    "communication_data_type": write_unusual("reduce_dtype", "reduce"),
-    "data_types.grad_accum_dtype": write_unusual("main_grads_dtype", "main_grads"),
+    "communication_data_type": honour("reduce_dtype"),
+    "data_types.grad_accum_dtype": honour("main_grads_dtype"),
     "prescale_gradients": fix(False, "gradients are added up and then divided"),
     "gradient_predivide_factor": fix(1.0, "gradients are added up and then divided"),
-    "gradient_allreduce_op": fix("mean", "gradients are averaged over the ranks"),
     "sparse_gradients": fix(False, "gradients are dense; embeddings' too"),
-    "disable_allgather": fix(False, "new parameters are always handed around by all-gather"),
     **keys("zero_allow_untested_optimizer zero_force_ds_cpu_optimizer dataloader_drop_last", ANYWAY),
-    **keys("seq_parallel_communication_data_type vocabulary_size", ANYWAY),
     "activation_checkpointing.cpu_checkpointing": fix(False, "activations stay, or --checkpoint-activations"),
     "activation_checkpointing": take("whether layers recompute is --checkpoint-activations"),
     "checkpoint": CHECKPOINTS,
@@ -336,19 +310,12 @@ TABLE: dict[str, Key] = {
     **keys("steps_per_print wall_clock_breakdown memory_breakdown dump_state log_level comms_logger", take(TELLS)),
     **keys("comms_config monitor_config flops_profiler tensorboard wandb csv_monitor comet timers", take(TELLS)),
     "elasticity": refuse("leave it out; --resume goes on with another number of ranks", only_on=True),
-    "torch_autocast": refuse("use bf16.enabled or fp16.enabled", only_on=True),
     "autotuning": refuse("leave it out; zerolab plan says what fits", only_on=True),
     "curriculum_learning": refuse("leave it out; --seq-len is the same in every step", only_on=True),
     **keys("hybrid_engine data_efficiency progressive_layer_drop eigenvalue", refuse("leave it out", only_on=True)),
-    "compile": refuse("leave it out; torch.compile works with ZeroEngine"),
-    "sparse_attention": refuse("leave it out; attention is torch's own"),
-    **keys("pipeline tensor_parallel expert_parallel", refuse("leave it out; all ranks are data-parallel")),
-    "sequence_parallel_size": fix(1, "all ranks are data-parallel"),
-    "weight_quantization": refuse("use --precision fp8"),
-    **keys("amp nebula compression_training quantize_training", GONE),
+    "amp": refuse("DeepSpeed has taken it out, too; leave it out"),
 }
-"""By dotted name, in the order in which they are written. A section that stands here by its own name is taken or
-refused as a whole."""
+"""By dotted name, in the order in which they are written; a section's own name stands for all in it."""
 
 TORCH_ADAM = {"optimizer.params.weight_decay": 0.01}
 """With torch_adam, torch's own default for a key that is missing."""
@@ -360,16 +327,15 @@ HIDDEN: dict[str, Callable[[int], int]] = {
 """What Hugging Face's trainer makes of "auto", from the model's hidden size."""
 DEFAULTS = {"warmup_num_steps": 1000, "cos_min_ratio": 0.0001}
 PEAK = 0.001
-"""What DeepSpeed takes where a scheduler does not say it; PEAK is WarmupDecayLR's warmup_max_lr, which to WarmupLR is
-the optimizer's lr."""
+"""Of a scheduler that does not say it; PEAK is WarmupDecayLR's warmup_max_lr, which to WarmupLR is the optimizer's."""
 
 
 # Reading.
 
 
 def read_deepspeed(path: Path, ranks: int, given: Mapping[str, Any] | None = None) -> Reading:
-    """The settings in a DeepSpeed configuration, for so many ranks. `given` are the run's other settings, from which
-    "auto" is resolved. Raises InputError that names file and key."""
+    """The settings in a configuration, for so many ranks. From those `given` beside it "auto" is resolved. Raises
+    InputError that names file and key."""
     path = path.expanduser()
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -493,8 +459,7 @@ def is_heeded(stage: Any, fp16: Any, values: Mapping[str, Any], name: str) -> bo
 
 
 def find_width(given: Mapping[str, Any]) -> int | None:
-    """The width of the model's hidden states; None for a model that there is not, which is said where the run is
-    checked."""
+    """The model's width; None for a model that there is not, which is said where the run is checked."""
     shaped = {name: given[name] for name in ("model", "model_size", "init_from", *SIZES) if name in given}
     try:
         return run_of({"seq_len": 1} | shaped).architecture.dim
@@ -547,30 +512,29 @@ def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def write(settings: Settings) -> dict[str, Any]:
-    """The configuration with which DeepSpeed does the same run. The model, its data and how many ranks there are stand
-    in no configuration of DeepSpeed. Reading it back gives the same settings. Raises InputError for a setting that
-    changes the run and that DeepSpeed has no key for."""
+    """The configuration with which DeepSpeed does the same run; model, data and ranks stand in none. Read back it gives
+    the same settings. Raises InputError for a setting that changes the run and has no key there."""
     run = run_of(settings)
-    kind, is_scheduled = TABLE["scheduler.type"].write(run), run.lr_schedule != "constant" or run.warmup_steps > 0
-    no = "cannot be said to DeepSpeed: it has no"
+    facts, is_scheduled = facts_of(run), run.lr_schedule != "constant" or run.warmup_steps > 0
+    no, its = "cannot be said to DeepSpeed: it has no", f"DeepSpeed's {TABLE['scheduler.type'].write(facts)}"
     require(not run.defer_reduction, f"defer_reduction {no} key for when gradients are reduced; leave it out")
     require(run.instances == 1, f"num_distributed_optimizer_instances {no} shards within a machine; give 1")
-    require(
-        not is_scheduled or run.warmup_steps > 0,
-        f"warmup_steps is 0, and DeepSpeed's {kind} wants at least 1; give warmup_steps",
-    )
-    require(
-        run.lr_schedule != "linear" or not run.min_lr,
-        f"min_lr is {run.min_lr}, and DeepSpeed's {kind} ends at 0; give lr_schedule cosine, or no min_lr",
-    )
-    values: dict[str, Any] = {}
-    config: dict[str, Any] = {}
+    fits = run.warmup_steps > 0 or not is_scheduled
+    require_of(run, "warmup_steps", fits, f"{its} wants at least 1; give warmup_steps")
+    fits = run.lr_schedule != "linear" or not run.min_lr
+    require_of(run, "min_lr", fits, f"{its} ends at 0; give lr_schedule cosine, or no min_lr")
+    others = ("warmup_min_lr", "warmup_max_lr")
+    if run.lr_schedule != "cosine":
+        others = ("warmup_min_ratio", "cos_min_ratio")
+    config, values = Settings(), Settings()
     for name, key in TABLE.items():
-        heeded = is_heeded(run.stage, find_recipe(run) == "fp16", values, name)
-        if heeded and (is_scheduled or not name.startswith("scheduler.")) and (value := key.write(run)) is not None:
-            *sections, last = name.split(".")
-            section = config
-            for part in sections:
-                section = section.setdefault(part, {})
-            section[last] = values[name] = str(value) if isinstance(value, Path) else value
+        *sections, last = name.split(".")
+        value = facts["micro_batch_size"] if name == MICRO else key.write(facts)
+        heeded = is_heeded(run.stage, facts["fp16"], values, name)
+        if value is None or not heeded or last in others or (sections[:1] == ["scheduler"] and not is_scheduled):
+            continue
+        section = config
+        for part in sections:
+            section = section.setdefault(part, {})
+        section[last] = values[name] = value
     return config

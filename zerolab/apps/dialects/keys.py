@@ -3,7 +3,6 @@ A dialect reads its own keys into settings, and writes a run in its own keys."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,8 +40,7 @@ class Reading:
             self.source.setdefault(setting, name)
 
     def beside(self, flags: Mapping[str, Any]) -> Settings:
-        """All settings, with those of our own flags, which go before defaults. Raises InputError where a flag and a key
-        that was given say two things."""
+        """All settings, with our own flags. Raises InputError where one of them and a key say two things."""
         for name, value in flags.items():
             if name in self.source and not are_same(self.settings.get(name), value):
                 raise InputError(
@@ -55,13 +53,6 @@ class Reading:
 def run_of(settings: Settings) -> RunSpec:
     """The run with these settings, whose model may be a folder's."""
     return RunSpec(**with_shape(settings))
-
-
-def whole_number(value: Any, least: int = 1) -> int:
-    """A number of at least `least`, which may be written as 5e8, as DeepSpeed's users do."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < least or value % 1 != 0:
-        raise InputError(f"is {json.dumps(value)}; give a whole number of at least {least}")
-    return int(value)
 
 
 def require(fits: bool, otherwise: str) -> None:

@@ -7,8 +7,8 @@ Its data parallelism has four sharding strategies, which are our stages:
     optim_grads           stage 2    gradients reduce-scattered
     optim_grads_params    stage 3
 
-`--use-distributed-optimizer` without a strategy is Megatron's older way: stage 1 whose gradients are reduce-scattered.
-All names are Megatron-LM's but `--num-microbatches`, which a text on it has.
+`--use-distributed-optimizer` alone is its older way: stage 1 whose gradients are reduce-scattered. All names are
+Megatron-LM's but `--num-microbatches`, which a text on it has.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ DTYPES = {
 class Flag:
     """One of Megatron-LM's flags.
 
-    help       what `zerolab train --help` says of it; "" for a flag that `zerolab train` has by the same name
-    takes      what stands for its value there; None if it takes none
-    setting    the setting whose value it has as it is
-    words      else its values, with what each means; of a switch, True
-    parse      else what its value means, or an InputError that goes on after the flag's name
-    make       its value in a run, of what `facts_of` it says, where none of these does
-    when       the fact without which it is left out
+    help     what `zerolab train --help` says of it; "" if that has such a flag itself
+    takes    what stands for its value there; None if it takes none
+    setting  the setting whose value it has as it is
+    words    else its values, with what each means; of a switch, True
+    parse    else what its value means, or an InputError that goes on after its name
+    make     its value in a run, of `facts_of` it, where neither says it
+    when     the fact without which it is left out
     """
 
     help: str = ""
@@ -256,13 +256,12 @@ BATCH = ("micro-batch-size", "num-microbatches", "global-batch-size")
 
 
 def flags_of(names: Iterable[str]) -> dict[str, str]:
-    """Of flags that were given, which one says which setting; of those whose value becomes a setting as it is."""
+    """By setting, which of these flags has its value."""
     return {FLAGS[name].setting: name for name in names if FLAGS[name].setting}
 
 
 def read(flags: Mapping[str, Any], ranks: int) -> Settings:
-    """The settings that flags of `FLAGS` mean, for so many ranks. A switch has the value True. Raises InputError of one
-    sentence that names the flag and what to do."""
+    """What flags of `FLAGS` mean for so many ranks; a switch is True. Raises InputError that names the flag."""
     settings: Settings = {}
     for name, value in flags.items():
         try:
@@ -312,9 +311,8 @@ def read_batch(flags: Mapping[str, Any], ranks: int) -> Settings:
 
 
 def write(settings: Settings) -> list[str]:
-    """Megatron-LM's flags for a run, as words of a command line; how many processes there are is its launcher's to say.
-    The model's sizes are among them if `settings` names the model. Raises InputError for what Megatron-LM has no flag
-    for."""
+    """Words of a command line, with the model's sizes if `settings` names it; processes are its launcher's to say.
+    Raises InputError for what Megatron-LM has no flag for."""
     run = run_of(settings)
     facts = facts_of(run)
     check(run, facts)

@@ -1,9 +1,8 @@
 """nanoGPT's configurations as settings of a run, and a run as one of them: a file of plain assignments, `--key=value`
 beside it, and the defaults of its train.py for what both leave out.
 
-Its meaning is kept: batch_size is the sequences of a micro-batch of one rank, gradient_accumulation_steps are counted
-over all ranks, and there is one process unless torchrun (or --ranks) brings more. Its loop steps once more after its
-last evaluation and keeps nothing of that; here max_iters steps are made.
+batch_size is of a micro-batch of one rank, gradient_accumulation_steps are counted over all ranks, and there is one
+process unless torchrun (or --ranks) brings more. Its last step, of which it keeps nothing, is not made here.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ class NanoKey(NamedTuple):
     """A key of nanoGPT's.
 
     default   of its train.py
-    settings  that come from it
-    write     its value in a run, None where it is left out; without it, the settings have its value as it is
+    settings  that come from it; without `write`, as it is
+    write     its value in a run, None where it is left out
     """
 
     default: Any
@@ -80,7 +79,7 @@ KEYS = {
     "wandb_project": NanoKey("owt"),
     "wandb_run_name": NanoKey("gpt2"),
 }
-"""nanoGPT's keys, in the order in which they are written; `use_zero1` is that of texts on ZeRO-1 in nanoGPT."""
+"""In the order in which they are written; `use_zero1` is that of texts on ZeRO-1 in nanoGPT."""
 SHARED = {
     "dropout", "bias", "weight_decay", "beta1", "beta2", "dataset", "eval_interval", "batch_size", "eval_iters",
     "lr_decay_iters", "min_lr", "init_from", "dtype", "compile", "device", "backend",
@@ -119,11 +118,8 @@ LARGEST = 1e300
 
 def read_assignments(path: Path, names: Mapping[str, Any]) -> dict[str, tuple[Any, int]]:
     """What a file assigns, by name, with the line: literals, and arithmetic of numbers, of `names` and of what it has
-    assigned before. Imports are passed over, and so are names of a run with more in them.
-
-    Raises:
-        InputError: a file that cannot be read, or the first line in it that is anything else than a plain assignment.
-    """
+    assigned before. Imports are passed over, and so are names of a run with more in them. Raises InputError for the
+    first line that is anything else."""
     try:
         text = path.read_text(encoding="utf-8")
         body = ast.parse(text, str(path)).body
@@ -185,8 +181,8 @@ class NanoGPT(NamedTuple):
 
 
 def find_nanogpt(arguments: Sequence[str]) -> tuple[NanoGPT | None, list[str]]:
-    """A nanoGPT configuration in a command line, and the arguments that are not of it. With a file, in front or after
-    --config, all of nanoGPT's keys are its own; without one, where any key is given that is nanoGPT's alone."""
+    """A nanoGPT configuration in a command line, which has a file, in front or after --config, or a key that is
+    nanoGPT's alone; and the arguments that are not of it."""
     words, files, rest = list[str](), list[Path](), iter(arguments)
     for word in rest:
         flag, _, name = word.partition("=")
@@ -216,8 +212,7 @@ def find_nanogpt(arguments: Sequence[str]) -> tuple[NanoGPT | None, list[str]]:
 
 
 def read_nanogpt(nano: NanoGPT, ranks: int, gpu: bool) -> Reading:
-    """The settings of a nanoGPT configuration for so many ranks, on GPUs or not. Raises InputError that names the key,
-    and the line where it stands in a file."""
+    """What it means for so many ranks, on GPUs or not. Raises InputError that names the key, and a file's line."""
     values, given = dict(DEFAULTS), set[str]()
     for path in nano.files:
         for key, (value, line) in read_assignments(path, values).items():
@@ -267,8 +262,7 @@ def check_kind(key: str, value: Any, where: str) -> Any:
 
 
 def read(values: Mapping[str, Any], given: set[str], ranks: int, gpu: bool, notes: list[str]) -> Settings:
-    """What the values of all keys mean. nanoGPT computes in 16 bits on GPUs only; what it takes a GPU for by default
-    goes by what is here."""
+    """What the values of all keys mean. nanoGPT computes in 16 bits on GPUs only, as is done here."""
     steps, start = values["gradient_accumulation_steps"], values["init_from"]
     device, dtype = values["device"].partition(":")[0], values["dtype"]
     more = -(-steps // ranks) * ranks
@@ -324,8 +318,8 @@ def read(values: Mapping[str, Any], given: set[str], ranks: int, gpu: bool, note
 
 
 def write(settings: Settings) -> str:
-    """A file of assignments: each of nanoGPT's keys whose value is not its default. The data set is nanoGPT's if there
-    is none. Raises InputError for what nanoGPT has no key for."""
+    """A file of assignments, of each key whose value is not its default; the data set is nanoGPT's if there is none.
+    Raises InputError for what nanoGPT has no key for."""
     run = run_of(settings)
     shape, decays = run.architecture, run.lr_schedule == "cosine"
     require_of(run, "model", isinstance(shape, GPT2Config), "nanoGPT has GPT-2 alone; choose gpt2")
