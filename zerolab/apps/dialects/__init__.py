@@ -1,4 +1,4 @@
-"""What other tools call the settings of a run, a file each: read into our settings, and written from them."""
+"""What other tools call the settings of a run, a file each: read and written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def write(tool: str, settings: dict[str, Any]) -> str:
-    """A tool's text: what it is, JSON, or words for a shell, with a line for each flag and for what is before them."""
+    """A tool's text as it is, JSON, or words for a shell, with a line for each flag."""
     written = import_module(f"zerolab.apps.dialects.{tool}").write(settings)
     if isinstance(written, str):
         return written
@@ -27,5 +27,4 @@ def write(tool: str, settings: dict[str, Any]) -> str:
 
 TOOLS = ("zerolab", "megatron", "fsdp2", "accelerate", "deepspeed", "nanogpt")
 DIALECTS: dict[str, Callable[[dict[str, Any]], str]] = {tool: partial(write, tool) for tool in TOOLS}
-"""By name, what writes settings (fields of `RunSpec`) as a text: flags, a file's content, or a program. It raises an
-InputError for what the dialect cannot say."""
+"""By name, what writes settings as a text. It raises an InputError for what the dialect cannot say."""

@@ -1,6 +1,5 @@
-"""Settings as a configuration for `accelerate launch --config_file`: FSDP2 at stages 2 and 3, DeepSpeed's plugin at
-stage 1 and for other places than FSDP2's, plain data parallelism at stage 0. What a script says itself is in comments.
-"""
+"""Settings as a file for `accelerate launch`: FSDP2 at stages 2 and 3, DeepSpeed's plugin at stage 1 and for other
+places than FSDP2's, plain data parallelism at stage 0. What a script says itself is in comments."""
 
 from __future__ import annotations
 
@@ -41,7 +40,8 @@ def write(settings: Settings) -> str:
         "use_cpu": run.device == "cpu",
         "main_training_function": "main",
     } | sections
-    return "".join(f"# {line}\n" for line in make_remarks(run, kind)) + yaml.safe_dump(keys, sort_keys=False)
+    remarks = "".join(f"# {line}\n" for line in make_remarks(run, kind))
+    return remarks + yaml.safe_dump(keys, sort_keys=False)
 
 
 def make_fsdp(run: RunSpec) -> Keys:

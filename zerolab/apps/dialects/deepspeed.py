@@ -1,8 +1,7 @@
 """A DeepSpeed configuration as settings of a run, and a run as one.
 
-`TABLE` says what becomes of a key: it is honoured, refused by name, or taken with a note where it changes nothing; none
-is ignored. "auto" leaves a key to the run's own settings, as under Hugging Face's trainer. A key that is not in the
-file and changes the numbers has DeepSpeed's default. `docs/deepspeed.md` shows the table.
+A key is honoured, refused by name, or taken with a note (docs/deepspeed.md). "auto" is the run's own setting. A key
+that changes the numbers and is not in the file has DeepSpeed's default.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ class Key:
     """A key, or a section with all that is in it.
 
     rule      what its value means, or an InputError that goes on after its name
-    says      for the documentation: what becomes of it
+    says      what becomes of it, for docs/deepspeed.md
     settings  those that it sets
-    words     what stands for values of its setting where it is written
+    words     by value of its setting, what is written
     wanted    the only value that there is, as JSON
-    taken     why it changes nothing here, as is said at the start of a run
+    taken     why it changes nothing here
     when      "stage 3", "nvme" or "fp16", without which it has no meaning
-    missing   its value where the file does not give it: DeepSpeed's default
-    always    the value that is written for every run
+    missing   DeepSpeed's default, where the file does not give it
+    always    what is written for every run
     """
 
     rule: Rule
@@ -50,7 +49,7 @@ class Key:
     is_read_only: bool = False
 
     def write(self, facts: Mapping[str, Any]) -> Any:
-        """Its value in a run, of what `facts_of` it says; None where it is left out."""
+        """Its value, of `facts_of` a run; None where it is left out."""
         if self.is_read_only or not self.settings:
             return self.always
         value = facts[self.settings[0]]
@@ -58,7 +57,7 @@ class Key:
 
 
 def honour(setting: str, rule: Rule | None = None, when: str = "", missing: Any = None) -> Key:
-    """A key that sets one setting, to its own value unless a rule says another."""
+    """A key that sets one setting, to its own value if no rule says another."""
     says = f"`--{setting.replace('_', '-')}`"
     return Key(rule or pass_on(setting), says, (setting,), when=when, missing=missing)
 
@@ -76,7 +75,8 @@ def choose(setting: str, words: Mapping[Any, Any], missing: Any = None) -> Key:
             raise InputError(f"is {json.dumps(value)}; give {', '.join(known[:-1])} or {known[-1]}")
         return {setting: words[value]}
 
-    return replace(honour(setting, rule, missing=missing), words={ours: word for word, ours in words.items()})
+    said = {ours: word for word, ours in words.items()}
+    return replace(honour(setting, rule, missing=missing), words=said)
 
 
 def fix(wanted: Any, why: str, always: Any = None) -> Key:
@@ -95,7 +95,7 @@ def take(why: str) -> Key:
 
 
 def refuse(remedy: str, only_on: bool = False) -> Key:
-    """A section or a switch that may not be there, or may be there if it is not enabled."""
+    """A section or a switch that may not be there, or not be enabled."""
 
     def rule(value: Any) -> Settings:
         given = isinstance(value, dict)
@@ -121,7 +121,7 @@ def pass_on(setting: str) -> Rule:
 
 
 def whole_number(value: Any, least: int = 1) -> int:
-    """A number of at least `least`, which may be written as 5e8, as DeepSpeed's users do."""
+    """A number of at least `least`, which may be written as 5e8."""
     odd = isinstance(value, bool) or not isinstance(value, int | float) or value < least or value % 1 != 0
     require(not odd, f"is {json.dumps(value)}; give a whole number of at least {least}")
     return int(value)
@@ -140,7 +140,7 @@ def check_count(value: Any) -> Settings:
 
 def check_optimizer(value: Any) -> Settings:
     is_adam = str(value).lower() in ("adam", "adamw")
-    require(is_adam, f"is {json.dumps(value)}; give AdamW, which zerolab train uses (ZeroEngine takes others)")
+    require(is_adam, f"is {json.dumps(value)}; give AdamW (ZeroEngine takes others)")
     return {}
 
 
@@ -148,7 +148,7 @@ MICRO = "train_micro_batch_size_per_gpu"
 BATCH = (MICRO, "gradient_accumulation_steps", "train_batch_size")
 SWITCH = {True: True, False: False}
 KINDS = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
-"""Its schedulers: constant after a warm-up; to 0 at total_num_steps; to cos_min_ratio of the learning rate there."""
+"""After a warm-up constant; to 0 at total_num_steps; to cos_min_ratio of the learning rate there."""
 SHAPES = {"log": "log", "linear": "line"}
 """Its warm-ups. Ours begin two steps ahead: there, the first two have the rate 0."""
 PLACES = {"none": "none", "cpu": "cpu", "nvme": "nvme"}
@@ -156,7 +156,7 @@ TIERS = {"host": "cpu", "disk": "nvme"}
 
 
 def find_recipe(run: RunSpec) -> str:
-    """The section that has the run's precision, or "fp32". Gradients' dtypes have keys of their own."""
+    """The section of the run's precision, or "fp32"; gradients' dtypes have keys."""
     precision = run.dtypes or Precision()
     if precision == Precision():
         return "fp32"
@@ -203,12 +203,13 @@ def old_offload(setting: str) -> Key:
 
 
 TELLS = "zerolab's own report, and --profile-json FILE, tell of a run"
-ANYWAY = take("zerolab does so anyway, or has no need of it")
-BUCKETS = take("buckets are as reduce_bucket_size cuts them, in one stretch, and gathered in place")
-DISK = take("the disk is read ahead and written behind by threads of zerolab's own")
-PINNED = take("host memory that a GPU copies from or to is pinned")
-CHECKPOINTS = take("checkpoints are zerolab's own, which any number of ranks reads, shard by shard")
+ANYWAY = take("zerolab does so, or has no need of it")
+BUCKETS = take("buckets are as reduce_bucket_size cuts them")
+DISK = take("threads of zerolab's own read and write the disk")
+PINNED = take("what a GPU copies from or to is pinned")
+CHECKPOINTS = take("checkpoints are zerolab's own")
 BEGINS = "every run begins there"
+OVERLAP = choose("overlap", SWITCH)
 WHOLE = choose("zero3_save_16bit_model", SWITCH)
 STAGE_3 = {
     "param_persistence_threshold": count("param_persistence_threshold", 0, "stage 3"),
@@ -221,23 +222,23 @@ STAGE_3 = {
 
 ZERO: dict[str, Key] = {
     "stage": honour("zero_stage"),
-    "overlap_comm": honour("overlap", lambda value: {} if value is None else choose("overlap", SWITCH).rule(value)),
+    "overlap_comm": honour("overlap", lambda value: {} if value is None else OVERLAP.rule(value)),
     "contiguous_gradients": fix(True, "gradients always lie in flat buffers", True),
     "reduce_scatter": choose("reduction", {True: "reduce_scatter", False: "all_reduce"}),
     "sub_group_size": count("sub_group_size"),
     "reduce_bucket_size": count("bucket_numel"),
-    "allgather_partitions": fix(True, "new parameters are always handed around by all-gather"),
+    "allgather_partitions": fix(True, "all-gather always hands new parameters around"),
     "offload_optimizer.device": choose("offload_optimizer", PLACES),
     "offload_optimizer.nvme_path": honour("offload_path", when="nvme"),
     "offload_optimizer.buffer_count": count("buffer_count", when="nvme"),
-    "offload_optimizer.ratio": fix(1.0, "all of the optimizer's states have one place"),
+    "offload_optimizer.ratio": fix(1.0, "the optimizer's states have one place"),
     "offload_param.device": choose("offload_param", PLACES),
     "offload_param.nvme_path": honour("offload_path", when="nvme"),
     "offload_param.buffer_count": count("buffer_count", when="nvme"),
     "offload_param.max_in_cpu": count("max_in_cpu", 0, "nvme"),
     "offload_param.buffer_size": count("buffer_size", when="nvme"),
     **keys("offload_optimizer.pin_memory offload_param.pin_memory cpu_offload_use_pin_memory", PINNED),
-    **keys("offload_optimizer.pipeline_read offload_optimizer.pipeline_write offload_optimizer.fast_init", DISK),
+    **{f"offload_optimizer.{name}": DISK for name in ("pipeline_read", "pipeline_write", "fast_init")},
     "cpu_offload": old_offload("offload_optimizer"),
     "cpu_offload_param": old_offload("offload_param"),
     **{f"stage3_{name}": key for name, key in STAGE_3.items()},
@@ -249,7 +250,7 @@ ZERO: dict[str, Key] = {
     "ignore_unused_parameters": fix(True, "a parameter that no rank used has gradient zero"),
     **keys(
         "zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients",
-        fix(False, "states rest and travel in dtypes of their own; see --params-dtype and --reduce-dtype"),
+        fix(False, "see --params-dtype and --reduce-dtype"),
     ),
 }
 ADAM: dict[str, Key] = {
@@ -257,7 +258,7 @@ ADAM: dict[str, Key] = {
     "betas": Key(read_betas, "`--beta1`, `--beta2`", ("beta1", "beta2"), missing=[0.9, 0.999]),
     "eps": honour("eps", missing=1e-8),
     "weight_decay": replace(honour("weight_decay", missing=0.0), says="`--weight-decay`, of matrices alone"),
-    "adam_w_mode": fix(True, "weights decay apart from gradients, as AdamW has it"),
+    "adam_w_mode": fix(True, "weights decay apart from gradients"),
     "bias_correction": fix(True, "AdamW corrects the bias of its moments"),
     "amsgrad": fix(False, "zerolab train uses AdamW as it is"),
     **keys("torch_adam fused", take("torch's fused AdamW is what steps")),
@@ -278,7 +279,7 @@ FP16: dict[str, Key] = {
     "loss_scale_window": honour("loss_scale_window", missing=1000),
     "hysteresis": honour("hysteresis", missing=2),
     "min_loss_scale": honour("min_loss_scale", missing=1.0),
-    "consecutive_hysteresis": fix(False, "overflows are counted since the last change of the scale"),
+    "consecutive_hysteresis": fix(False, "overflows count since the scale changed"),
     "auto_cast": ANYWAY,
     "fp16_master_weights_and_grads": fix(False, "use --main-params-dtype and --main-grads-dtype"),
 }
@@ -289,7 +290,7 @@ TABLE: dict[str, Key] = {
     "gradient_accumulation_steps": count("grad_accum_steps"),
     "gradient_clipping": honour("clip_norm", missing=1.0),
     **{f"zero_optimization.{name}": key for name, key in ZERO.items()},
-    "optimizer.type": Key(check_optimizer, "Adam or AdamW, which are one in DeepSpeed, too", always="AdamW"),
+    "optimizer.type": Key(check_optimizer, "Adam or AdamW, which are one", always="AdamW"),
     **{f"optimizer.params.{name}": key for name, key in ADAM.items()},
     "optimizer.params.max_grad_norm": refuse("use gradient_clipping"),
     "scheduler.type": choose("lr_schedule", KINDS),
@@ -303,19 +304,19 @@ TABLE: dict[str, Key] = {
     "gradient_predivide_factor": fix(1.0, "gradients are added up and then divided"),
     "sparse_gradients": fix(False, "gradients are dense; embeddings' too"),
     **keys("zero_allow_untested_optimizer zero_force_ds_cpu_optimizer dataloader_drop_last", ANYWAY),
-    "activation_checkpointing.cpu_checkpointing": fix(False, "activations stay, or --checkpoint-activations"),
-    "activation_checkpointing": take("whether layers recompute is --checkpoint-activations"),
+    "activation_checkpointing.cpu_checkpointing": fix(False, "see --checkpoint-activations"),
+    "activation_checkpointing": take("see --checkpoint-activations"),
     "checkpoint": CHECKPOINTS,
     "aio": DISK,
     **keys("steps_per_print wall_clock_breakdown memory_breakdown dump_state log_level comms_logger", take(TELLS)),
     **keys("comms_config monitor_config flops_profiler tensorboard wandb csv_monitor comet timers", take(TELLS)),
-    "elasticity": refuse("leave it out; --resume goes on with another number of ranks", only_on=True),
+    "elasticity": refuse("leave it out; --resume takes any ranks", only_on=True),
     "autotuning": refuse("leave it out; zerolab plan says what fits", only_on=True),
-    "curriculum_learning": refuse("leave it out; --seq-len is the same in every step", only_on=True),
+    "curriculum_learning": refuse("leave it out; --seq-len stays", only_on=True),
     **keys("hybrid_engine data_efficiency progressive_layer_drop eigenvalue", refuse("leave it out", only_on=True)),
     "amp": refuse("DeepSpeed has taken it out, too; leave it out"),
 }
-"""By dotted name, in the order in which they are written; a section's own name stands for all in it."""
+"""By dotted name, in the order of writing; a section's own name stands for all in it."""
 
 TORCH_ADAM = {"optimizer.params.weight_decay": 0.01}
 """With torch_adam, torch's own default for a key that is missing."""
@@ -327,15 +328,14 @@ HIDDEN: dict[str, Callable[[int], int]] = {
 """What Hugging Face's trainer makes of "auto", from the model's hidden size."""
 DEFAULTS = {"warmup_num_steps": 1000, "cos_min_ratio": 0.0001}
 PEAK = 0.001
-"""Of a scheduler that does not say it; PEAK is WarmupDecayLR's warmup_max_lr, which to WarmupLR is the optimizer's."""
+"""Of a scheduler that does not say it; PEAK is WarmupDecayLR's warmup_max_lr, elsewhere the lr."""
 
 
 # Reading.
 
 
 def read_deepspeed(path: Path, ranks: int, given: Mapping[str, Any] | None = None) -> Reading:
-    """The settings in a configuration, for so many ranks. From those `given` beside it "auto" is resolved. Raises
-    InputError that names file and key."""
+    """The settings in a file for so many ranks, beside those `given`. Raises InputError that names the key."""
     path = path.expanduser()
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -348,9 +348,10 @@ def read_deepspeed(path: Path, ranks: int, given: Mapping[str, Any] | None = Non
 
 
 def read(config: Any, ranks: int, given: Mapping[str, Any] | None = None) -> Reading:
-    """The same of a configuration that is a dict already. Raises InputError that names the key."""
+    """The same of a configuration that is a dict already."""
     if not isinstance(config, dict):
-        raise InputError(f"holds {json.dumps(config):.60}, but a DeepSpeed configuration is an object; give one")
+        said = json.dumps(config)[:60]
+        raise InputError(f"holds {said}, but a DeepSpeed configuration is an object; give one")
     given, file, found = given or {}, entries_of(config), Reading()
     settings, notes = found.settings, found.notes
     # The run as it would be without the file.
@@ -372,15 +373,7 @@ def read(config: Any, ranks: int, given: Mapping[str, Any] | None = None) -> Rea
             if key.when != "fp16":
                 idle.setdefault(f"it is for {key.when}", []).append(name)
         elif value == "auto" and (key.settings or key.wanted or name == MICRO):
-            notes += [f"{name}: auto is {key.wanted}"] if key.wanted else []
-            for setting in key.settings:
-                shown = "max_steps" if setting == "decay_steps" else setting
-                said = f"{name}: auto is {shown} {{{shown}}}"
-                # What is asked for beside the file is what it becomes.
-                if setting in HIDDEN and setting not in given and (width := find_width(given)) is not None:
-                    found.add(name, {setting: HIDDEN[setting](width)})
-                    said += f", which follows from the hidden size {width} as under Hugging Face's trainer"
-                autos.append(said)
+            autos += read_auto(name, given, found)
         else:
             try:
                 meant = key.rule(value)
@@ -388,9 +381,11 @@ def read(config: Any, ranks: int, given: Mapping[str, Any] | None = None) -> Rea
                 raise InputError(f"{name} {error}") from None
             if key.taken and (is_on(value) or not (isinstance(value, dict) or key.taken == TELLS)):
                 idle.setdefault(key.taken, []).append(name)
-            if "buffer_count" in settings and meant.get("buffer_count", before := settings["buffer_count"]) != before:
-                settings["buffer_count"] = meant["buffer_count"] = max(before, meant["buffer_count"])
-                notes.append(f"{name} and {found.source['buffer_count']} are one: {settings['buffer_count']} buffers")
+            before, buffers = settings.get("buffer_count"), meant.get("buffer_count")
+            if before and buffers and before != buffers:
+                settings |= (meant := {"buffer_count": max(before, buffers)})
+                other = found.source["buffer_count"]
+                notes.append(f"{name} and {other} are one: {settings['buffer_count']} buffers")
             found.add(name, meant)
     if file.get("optimizer.type") is None and any(name.startswith("optimizer.") for name in file):
         notes.append("optimizer.type is not given: AdamW")
@@ -423,15 +418,32 @@ def read(config: Any, ranks: int, given: Mapping[str, Any] | None = None) -> Rea
                 settings[setting] = meant
                 found.missing.add(setting)
                 if since or meant != RunSpec.model_fields[setting].default:
-                    notes.append(f"{name} is not given: {setting} {meant}, DeepSpeed's default{since or unless}")
+                    by_default = f"DeepSpeed's default{since or unless}"
+                    notes.append(f"{name} is not given: {setting} {meant}, {by_default}")
     if not (file.keys() | given.keys()) & {"train_batch_size", MICRO, "batch_size"}:
         batch = f"batch_size {run['batch_size']}{unless}"
         notes.append(f"neither train_batch_size nor {MICRO} is given: {batch}; DeepSpeed has no default")
     return found
 
 
+def read_auto(name: str, given: Mapping[str, Any], found: Reading) -> list[str]:
+    """What "auto" becomes, a sentence a setting, to be filled in once all settings are known."""
+    if TABLE[name].wanted:
+        found.notes.append(f"{name}: auto is {TABLE[name].wanted}")
+    said = []
+    for setting in TABLE[name].settings:
+        shown, why = "max_steps" if setting == "decay_steps" else setting, ""
+        # What is asked for beside the file is what it becomes.
+        width = find_width(given) if setting in HIDDEN and setting not in given else None
+        if width is not None:
+            found.add(name, {setting: HIDDEN[setting](width)})
+            why = f", which follows from the hidden size {width} as under Hugging Face's trainer"
+        said.append(f"{name}: auto is {shown} {{{shown}}}{why}")
+    return said
+
+
 def entries_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Each key that the table has, or the section around it, with its value, and what a scheduler does not say."""
+    """Values by the table's names, with what a scheduler does not say."""
     found: dict[str, Any] = {}
     for name, value in leaves(config):
         around = name
@@ -440,8 +452,8 @@ def entries_of(config: Mapping[str, Any]) -> dict[str, Any]:
         if inside := [key.removeprefix(f"{name}.") for key in TABLE if key.startswith(f"{name}.")]:
             if value == {}:
                 continue
-            said = json.dumps(value)
-            raise InputError(f'{name} is {said}; give an object, with keys such as "{inside[0]}", or leave it out')
+            like = f'with keys such as "{inside[0]}"'
+            raise InputError(f"{name} is {json.dumps(value)}; give an object, {like}, or leave it out")
         found[around if around in TABLE else name] = at(config, around) if around in TABLE else value
     if any(name.startswith("scheduler.") for name in found):
         cosine = found.setdefault("scheduler.type", None) == "WarmupCosineLR"
@@ -459,7 +471,7 @@ def is_heeded(stage: Any, fp16: Any, values: Mapping[str, Any], name: str) -> bo
 
 
 def find_width(given: Mapping[str, Any]) -> int | None:
-    """The model's width; None for a model that there is not, which is said where the run is checked."""
+    """The model's width; None if there is no such model, which the run says."""
     shaped = {name: given[name] for name in ("model", "model_size", "init_from", *SIZES) if name in given}
     try:
         return run_of({"seq_len": 1} | shaped).architecture.dim
@@ -485,7 +497,7 @@ def fit_schedule(settings: Settings, run: Mapping[str, Any], file: Mapping[str, 
 
 
 def is_on(section: Any) -> bool:
-    """Whether a section is enabled, or has something that is on; whether a switch is on."""
+    """Whether a switch is on, or a section, or something in it."""
     if not isinstance(section, dict):
         return bool(section)
     return bool(section["enabled"]) if "enabled" in section else any(map(is_on, section.values()))
@@ -500,7 +512,7 @@ def at(config: Mapping[str, Any], name: str) -> Any:
 
 
 def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names of all keys with their values. An empty section is a value."""
+    """All keys by dotted names. An empty section is a value."""
     for key, value in config.items():
         if isinstance(value, dict) and value:
             yield from leaves(value, f"{prefix}{key}.")
@@ -512,12 +524,13 @@ def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def write(settings: Settings) -> dict[str, Any]:
-    """The configuration with which DeepSpeed does the same run; model, data and ranks stand in none. Read back it gives
-    the same settings. Raises InputError for a setting that changes the run and has no key there."""
+    """The configuration of the same run; model, data and ranks stand in none. Read back it gives the same settings.
+    Raises InputError for a setting that has no key there."""
     run = run_of(settings)
     facts, is_scheduled = facts_of(run), run.lr_schedule != "constant" or run.warmup_steps > 0
-    no, its = "cannot be said to DeepSpeed: it has no", f"DeepSpeed's {TABLE['scheduler.type'].write(facts)}"
-    require(not run.defer_reduction, f"defer_reduction {no} key for when gradients are reduced; leave it out")
+    no = "cannot be said to DeepSpeed: it has no"
+    its = f"DeepSpeed's {TABLE['scheduler.type'].write(facts)}"
+    require(not run.defer_reduction, f"defer_reduction {no} key for it; leave it out")
     require(run.instances == 1, f"num_distributed_optimizer_instances {no} shards within a machine; give 1")
     fits = run.warmup_steps > 0 or not is_scheduled
     require_of(run, "warmup_steps", fits, f"{its} wants at least 1; give warmup_steps")
@@ -531,10 +544,10 @@ def write(settings: Settings) -> dict[str, Any]:
         *sections, last = name.split(".")
         value = facts["micro_batch_size"] if name == MICRO else key.write(facts)
         heeded = is_heeded(run.stage, facts["fp16"], values, name)
-        if value is None or not heeded or last in others or (sections[:1] == ["scheduler"] and not is_scheduled):
-            continue
-        section = config
-        for part in sections:
-            section = section.setdefault(part, {})
-        section[last] = values[name] = value
+        heeded = heeded and (is_scheduled or sections[:1] != ["scheduler"])
+        if heeded and value is not None and last not in others:
+            section = config
+            for part in sections:
+                section = section.setdefault(part, {})
+            section[last] = values[name] = value
     return config

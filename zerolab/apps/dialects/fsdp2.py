@@ -1,5 +1,5 @@
-"""Settings as a program of plain PyTorch: FSDP2 (`fully_shard`) at stages 2 and 3, DDP at stage 0, DDP with
-`ZeroRedundancyOptimizer` at stage 1. Model and data are a small stand-in, for people to put their own in its place."""
+"""Settings as a program of plain PyTorch: FSDP2 (`fully_shard`) at stages 2 and 3, DDP at stage 0, with
+`ZeroRedundancyOptimizer` at stage 1. Model and data are small stand-ins."""
 
 from __future__ import annotations
 
@@ -228,5 +228,4 @@ ddp? mixed?             ${nested}with torch.autocast(device.type, torch.bfloat16
 if __name__ == "__main__":
     main()
 '''
-"""The program. A line that begins with words before question marks is there for a run that
-has these, or with ! has not."""
+"""The program. A line with words and question marks before it is there if the run has these (with !: has not)."""

@@ -1,5 +1,4 @@
-"""What every dialect is made of. A *setting* is a field of `RunSpec`: one vocabulary for train, plan and lessons.
-A dialect reads its own keys into settings, and writes a run in its own keys."""
+"""What dialects share: a *setting* is a field of `RunSpec`."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from zerolab.precision.recipe import Precision
 from zerolab.run import RunSpec
 
 Settings = dict[str, Any]
-"""Names of `RunSpec`'s fields with their values; what is not in it is left to the run."""
+"""By name; what is not in it is left to the run."""
 
 Rule = Callable[[Any], Settings]
 """What a key's value means, or an InputError that says what is wrong with it ("is 3; give ...")."""
@@ -21,7 +20,7 @@ Rule = Callable[[Any], Settings]
 
 @dataclass
 class Reading:
-    """What was read: settings, and what is to be said of them at the start of a run, a sentence each.
+    """Settings that were read, and what is to be said of them at the start of a run, a sentence each.
 
     missing  settings that nobody gives, which have the tool's defaults
     source   by setting, the keys that give it
@@ -36,17 +35,17 @@ class Reading:
         """Take what a key means. Raises InputError if another one means something else."""
         for setting, value in meant.items():
             if (before := self.settings.setdefault(setting, value)) != value:
-                raise InputError(f"{name} is {value!r}, but {self.source[setting]} says {before!r}; make them equal")
+                other = f"{self.source[setting]} says {before!r}"
+                raise InputError(f"{name} is {value!r}, but {other}; make them equal")
             self.source.setdefault(setting, name)
 
     def beside(self, flags: Mapping[str, Any]) -> Settings:
-        """All settings, with our own flags. Raises InputError where one of them and a key say two things."""
+        """All settings, with our own flags. Raises InputError where a flag and a key differ."""
         for name, value in flags.items():
             if name in self.source and not are_same(self.settings.get(name), value):
-                raise InputError(
-                    f"--{name.replace('_', '-')} is {value}, but {self.source[name]} make it "
-                    f"{self.settings.get(name)}; leave one of the two out"
-                )
+                other = f"{self.source[name]} make it {self.settings.get(name)}"
+                flag = f"--{name.replace('_', '-')}"
+                raise InputError(f"{flag} is {value}, but {other}; leave one of the two out")
         return {**self.settings, **flags}
 
 
@@ -75,17 +74,15 @@ def check_fp32(precision: Precision, why: str) -> None:
 
 
 def missing_of(micro: int, steps: int | None, whole: int | None, ranks: int, names: Sequence[str]) -> Settings:
-    """What follows from batch = micro-batch x accumulation steps x ranks, of which a tool has `names` for the first,
-    the second and the whole. Raises InputError where they disagree."""
+    """What follows from batch = micro-batch x accumulation steps x ranks; `names` are a tool's for the first, the
+    second and the whole. Raises InputError where they disagree."""
     if whole is None:
         return {"batch_size": micro * (steps or 1) * ranks}
     if steps is None and whole % (micro * ranks) == 0:
         return {"grad_accum_steps": whole // (micro * ranks)}
     if (product := micro * (steps or 1) * ranks) != whole:
-        raise InputError(
-            f"{names[2]} is {whole}, but {names[0]} {micro} x {names[1]} {steps or 1} x {ranks} ranks are {product}; "
-            "change one of them"
-        )
+        said = f"{names[0]} {micro} x {names[1]} {steps or 1} x {ranks} ranks are {product}"
+        raise InputError(f"{names[2]} is {whole}, but {said}; change one of them")
     return {}
 
 

@@ -3,12 +3,12 @@
 Its data parallelism has four sharding strategies, which are our stages:
 
     no_shard              stage 0    gradients all-reduced
-    optim                 stage 1    gradients all-reduced; nobody keeps more than its slice of the optimizer
+    optim                 stage 1    gradients all-reduced
     optim_grads           stage 2    gradients reduce-scattered
     optim_grads_params    stage 3
 
-`--use-distributed-optimizer` alone is its older way: stage 1 whose gradients are reduce-scattered. All names are
-Megatron-LM's but `--num-microbatches`, which a text on it has.
+`--use-distributed-optimizer` alone is its older way: stage 1 whose gradients are reduce-scattered. Only
+`--num-microbatches` is no name of Megatron-LM's, but of a text on it.
 """
 
 from __future__ import annotations
@@ -67,9 +67,13 @@ class Flag:
     when: str = ""
 
     def read(self, value: Any) -> Settings:
-        if self.words and value not in self.words:
+        if self.setting:
+            return {self.setting: value}
+        if not self.words:
+            return self.parse(value)
+        if value not in self.words:
             raise InputError(f"is {value!r}; give {' or '.join(self.words)}")
-        return {self.setting: value} if self.setting else self.words[value] if self.words else self.parse(value)
+        return self.words[value]
 
     def write(self, facts: Any) -> Any:
         """Its value in a run; True for a switch, None or False where it is left out."""
@@ -111,7 +115,7 @@ def parse_power_of_two(value: Any) -> Settings:
     except ValueError:
         fraction, power = 0.0, 0
     fits = fraction == 0.5 and 1 <= power <= 128
-    require(fits, f"is {value!r}; give a power of two, such as {2**16}, since the loss scale is one here")
+    require(fits, f"is {value!r}; give a power of two, such as {2**16}, which the scale is here")
     return {"initial_scale_power": power - 1}
 
 
@@ -128,10 +132,12 @@ def facts_of(run: RunSpec) -> SimpleNamespace:
     if dtypes.reduce == kept["main_grads"] == "fp16":
         # Megatron-LM keeps them in fp32 there, with more bytes and the same values.
         kept["main_grads"] = "fp32"
-    # With 16-bit gradients zerolab keeps reduced ones in 16 bits unless it is told otherwise; there it is fp32.
+    # With 16-bit gradients zerolab keeps reduced ones in 16 bits, Megatron-LM in fp32.
     told = dtypes.reduce != "fp32" and dtypes.main_grads == "fp32"
-    shape = run.architecture if run.model_fields_set & {*names_in("model and data")} - NO_SIZES else None
-    is_llama, reduce = isinstance(shape, LlamaConfig), None if dtypes.params == "fp32" else dtypes.reduce
+    named = run.model_fields_set & {*names_in("model and data")} - NO_SIZES
+    shape = run.architecture if named else None
+    is_llama = isinstance(shape, LlamaConfig)
+    reduce = None if dtypes.params == "fp32" else dtypes.reduce
     return SimpleNamespace(
         **{name: getattr(run, name) for name in RunSpec.model_fields}
         | {name: getattr(shape, name, None) for name in (*SIZES, "rope_theta")}
@@ -168,8 +174,8 @@ TABLE: dict[str, Flag] = {
     "pipeline-model-parallel-size": Flag("1, likewise", make=lambda _: 1),
     "expert-model-parallel-size": Flag("1, likewise"),
     "context-parallel-size": Flag("1, likewise"),
-    "micro-batch-size": Flag("sequences of a rank in a micro-batch", make=lambda facts: facts.micro_batch_size),
-    "global-batch-size": Flag("the same as --batch-size", make=lambda facts: facts.batch_size),
+    "micro-batch-size": Flag("sequences of a rank in a micro-batch", make=lambda m: m.micro_batch_size),
+    "global-batch-size": Flag("the same as --batch-size", make=lambda m: m.batch_size),
     "num-microbatches": Flag("the same as --grad-accum-steps"),
     "seq-length": share("seq_len"),
     "train-iters": share("max_steps"),
@@ -203,7 +209,7 @@ TABLE: dict[str, Flag] = {
     **{f"{name.replace('_', '-')}-dtype": own(f"{name}_dtype", "is_aware") for name in DTYPES},
     "loss-scale": own("loss_scale", "is_static"),
     "initial-loss-scale": Flag(
-        "a power of two", "X", parse=parse_power_of_two, make=lambda facts: 2**facts.initial_scale_power,
+        "a power of two", "X", parse=parse_power_of_two, make=lambda m: 2**m.initial_scale_power,
         when="is_dynamic",
     ),
     "min-loss-scale": own("min_loss_scale", "is_dynamic"),
@@ -225,7 +231,7 @@ TABLE: dict[str, Flag] = {
     "distributed-timeout-minutes": Flag(
         "--collective-timeout, in minutes", parse=parse_minutes,
         # Both have ten minutes by default.
-        make=lambda facts: f"{facts.collective_timeout / 60:.0f}" if facts.collective_timeout != 600 else None,
+        make=lambda m: f"{m.collective_timeout / 60:.0f}" if m.collective_timeout != 600 else None,
     ),
     "save": share("save_folder", "FOLDER"),
     "save-interval": share("save_every"),
@@ -261,7 +267,7 @@ def flags_of(names: Iterable[str]) -> dict[str, str]:
 
 
 def read(flags: Mapping[str, Any], ranks: int) -> Settings:
-    """What flags of `FLAGS` mean for so many ranks; a switch is True. Raises InputError that names the flag."""
+    """What `FLAGS` mean for so many ranks; a switch is True. Raises InputError that names the flag."""
     settings: Settings = {}
     for name, value in flags.items():
         try:
@@ -311,15 +317,16 @@ def read_batch(flags: Mapping[str, Any], ranks: int) -> Settings:
 
 
 def write(settings: Settings) -> list[str]:
-    """Words of a command line, with the model's sizes if `settings` names it; processes are its launcher's to say.
-    Raises InputError for what Megatron-LM has no flag for."""
+    """Words of a command line, with the model's sizes if `settings` names it. Raises InputError for what Megatron-LM
+    has no flag for."""
     run = run_of(settings)
     facts = facts_of(run)
     check(run, facts)
     values = {name: flag.write(facts) for name, flag in TABLE.items()}
     if facts.model == "gpt2":
         # A GPT's norm is said after its positions.
-        values |= {name: values.pop(name) for name in [*values][[*values].index("normalization") :] if name[0] != "p"}
+        later = [*values][[*values].index("normalization") :]
+        values |= {name: values.pop(name) for name in later if name[0] != "p"}
     words: list[str] = []
     for name, value in values.items():
         if value is not None and value is not False:

@@ -1,8 +1,5 @@
-"""nanoGPT's configurations as settings of a run, and a run as one of them: a file of plain assignments, `--key=value`
-beside it, and the defaults of its train.py for what both leave out.
-
-batch_size is of a micro-batch of one rank, gradient_accumulation_steps are counted over all ranks, and there is one
-process unless torchrun (or --ranks) brings more. Its last step, of which it keeps nothing, is not made here.
+"""nanoGPT's configurations as settings of a run, and a run as one: a file of plain assignments, `--key=value` beside
+it, and the defaults of its train.py. batch_size is a rank's micro-batch; gradient_accumulation_steps are of all ranks.
 """
 
 from __future__ import annotations
@@ -117,9 +114,8 @@ LARGEST = 1e300
 
 
 def read_assignments(path: Path, names: Mapping[str, Any]) -> dict[str, tuple[Any, int]]:
-    """What a file assigns, by name, with the line: literals, and arithmetic of numbers, of `names` and of what it has
-    assigned before. Imports are passed over, and so are names of a run with more in them. Raises InputError for the
-    first line that is anything else."""
+    """What a file assigns, by name, with the line: literals, and arithmetic of numbers and names. Imports are passed
+    over, and so are names of a run with more in them. Raises InputError for a line that is anything else."""
     try:
         text = path.read_text(encoding="utf-8")
         body = ast.parse(text, str(path)).body
@@ -145,16 +141,15 @@ def read_assignments(path: Path, names: Mapping[str, Any]) -> dict[str, tuple[An
         except (TypeError, ArithmeticError, RecursionError) as error:
             if {*keys} <= OF_TIME:
                 continue
-            raise InputError(
-                f"{said} cannot be computed ({error}): only numbers, texts and arithmetic are read; write its value"
-            ) from None
+            why = "only numbers, texts and arithmetic are read; write its value"
+            raise InputError(f"{said} cannot be computed ({error}): {why}") from None
         known |= dict.fromkeys(keys, result)
         found |= dict.fromkeys(keys, (result, node.lineno))
     return found
 
 
 def compute(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """The value of a literal, a name that is known, or arithmetic of those. Raises TypeError for anything else."""
+    """The value of a literal, a known name, or arithmetic of those. Raises TypeError for anything else."""
     for part in ast.walk(node):
         if not isinstance(part, ARITHMETIC):
             raise TypeError(f"{type(part).__name__} is more than is read")
@@ -181,8 +176,7 @@ class NanoGPT(NamedTuple):
 
 
 def find_nanogpt(arguments: Sequence[str]) -> tuple[NanoGPT | None, list[str]]:
-    """A nanoGPT configuration in a command line, which has a file, in front or after --config, or a key that is
-    nanoGPT's alone; and the arguments that are not of it."""
+    """A nanoGPT configuration in a command line, with a file or a key that is nanoGPT's alone; and the other words."""
     words, files, rest = list[str](), list[Path](), iter(arguments)
     for word in rest:
         flag, _, name = word.partition("=")
@@ -196,11 +190,10 @@ def find_nanogpt(arguments: Sequence[str]) -> tuple[NanoGPT | None, list[str]]:
             words.append(word)
     for path in files:
         if path.suffix == ".json":
-            raise InputError(
-                f"--config {path} is JSON, and --config takes a nanoGPT configuration, which is a Python file; for a "
-                f"DeepSpeed configuration give --deepspeed-config {path}"
-            )
-    keys = {word: word.partition("=")[0].lstrip("-").replace("-", "_") for word in words if word.startswith("--")}
+            other = f"for a DeepSpeed configuration give --deepspeed-config {path}"
+            raise InputError(f"--config takes nanoGPT's Python files, and {path} is JSON; {other}")
+    named = {word: word.partition("=")[0] for word in words if word.startswith("--")}
+    keys = {word: name.lstrip("-").replace("-", "_") for word, name in named.items()}
     keys = {word: key for word, key in keys.items() if key in KEYS}
     if not files and not any(key not in SHARED and "=" in word for word, key in keys.items()):
         return None, words
@@ -212,7 +205,7 @@ def find_nanogpt(arguments: Sequence[str]) -> tuple[NanoGPT | None, list[str]]:
 
 
 def read_nanogpt(nano: NanoGPT, ranks: int, gpu: bool) -> Reading:
-    """What it means for so many ranks, on GPUs or not. Raises InputError that names the key, and a file's line."""
+    """What it means for so many ranks, on GPUs or not. Raises InputError that names key and line."""
     values, given = dict(DEFAULTS), set[str]()
     for path in nano.files:
         for key, (value, line) in read_assignments(path, values).items():
@@ -230,9 +223,8 @@ def read_nanogpt(nano: NanoGPT, ranks: int, gpu: bool) -> Reading:
         if nano.files:
             raise
         key = next(key for key in nano.overrides if key not in SHARED)
-        raise InputError(
-            f"--{key}= is a key of nanoGPT's (zerolab train --help has our own), so the run is nanoGPT's: {error}"
-        ) from None
+        said = f"--{key}= is a key of nanoGPT's (zerolab train --help has our own)"
+        raise InputError(f"{said}, so the run is nanoGPT's: {error}") from None
     for key in DEFAULTS:
         for setting in KEYS[key].settings.split() if key in given else ():
             before = found.source.get(setting)
@@ -274,8 +266,7 @@ def read(values: Mapping[str, Any], given: set[str], ranks: int, gpu: bool, note
     )
     require(
         not values["eval_only"],
-        "eval_only is True, and zerolab train evaluates beside training; leave it out, and give eval_interval: the "
-        "first evaluation comes before the first step",
+        "eval_only is True, and zerolab train trains; leave it out: with eval_interval it evaluates first",
     )
     settings: Settings = {
         setting: values[name]
@@ -298,7 +289,8 @@ def read(values: Mapping[str, Any], given: set[str], ranks: int, gpu: bool, note
     if start not in ("scratch", "resume"):
         # The folder's model has its own sizes.
         of_model = ("model", "model_size", *SIZES)
-        settings = {name: value for name, value in settings.items() if name not in of_model} | {"init_from": start}
+        settings = {name: value for name, value in settings.items() if name not in of_model}
+        settings["init_from"] = start
     elif not any((folder / name).is_file() for name in (META, PICKLE)):
         settings["vocab_size"] = VOCABULARY
         notes.append(f"{folder} has no {META}, so the vocabulary is GPT-2's, rounded up to {VOCABULARY}")
@@ -309,7 +301,7 @@ def read(values: Mapping[str, Any], given: set[str], ranks: int, gpu: bool, note
         notes.append("compile is left off on a CPU; --compile=True turns it on")
     if on_gpu and dtype != "float32":
         settings[DTYPES[dtype]] = True
-        notes.append(f"dtype is {dtype}: parameters are kept in it, with main parameters in fp32 beside them")
+        notes.append(f"dtype is {dtype}: parameters are kept in it, main parameters in fp32")
     elif dtype != "float32" and "dtype" in given:
         notes.append(f"dtype is {dtype}, in which nanoGPT computes on GPUs only; this run computes in fp32")
     asked = [key for key in NOTES if key in given and values[key] != DEFAULTS[key]]
@@ -318,15 +310,15 @@ def read(values: Mapping[str, Any], given: set[str], ranks: int, gpu: bool, note
 
 
 def write(settings: Settings) -> str:
-    """A file of assignments, of each key whose value is not its default; the data set is nanoGPT's if there is none.
-    Raises InputError for what nanoGPT has no key for."""
+    """A file of assignments, of each key whose value is not its default. Raises InputError for what nanoGPT has no key
+    for."""
     run = run_of(settings)
     shape, decays = run.architecture, run.lr_schedule == "cosine"
     require_of(run, "model", isinstance(shape, GPT2Config), "nanoGPT has GPT-2 alone; choose gpt2")
     require(
         shape.max_seq_len == run.seq_len,
-        f"seq_len is {run.seq_len} and the model's context {shape.max_seq_len}, and nanoGPT's sequences are as "
-        "long as its context, block_size; choose one length for both",
+        f"seq_len is {run.seq_len} and the model's context {shape.max_seq_len}, which nanoGPT has as one "
+        "block_size; choose one length for both",
     )
     require_of(run, "zero_stage", run.stage < 2, "nanoGPT with use_zero1 has 0 and 1; choose one of them")
     fits = decays or (run.lr_schedule == "constant" and not run.warmup_steps)

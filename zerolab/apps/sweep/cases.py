@@ -1,15 +1,8 @@
-"""What a sweep runs: its settings, some with several values, and the cases that are their product.
+"""What a sweep runs: settings, some with several values, and the cases that are their product. Settings that do not
+multiply are entries of `cases`:
 
-    zero_stage: [0, 1, 2, 3]
     gbit_per_s: [none, 10, 1]
-    world: lockstep
-
-Names are those of `zerolab train`, and a few of a sweep's own: `SHORT`, `wire` (simulated by us, or shaped by the
-kernel) and `hosts` (on how many the ranks are). Settings that do not multiply are entries of `cases`:
-
-    cases:
-      - {zero_stage: 2, offload_optimizer: host}
-      - {zero_stage: 3}
+    cases: [{zero_stage: 2, offload_optimizer: host}, {zero_stage: 3}]
 """
 
 from __future__ import annotations
@@ -74,7 +67,8 @@ class SweepCase:
     @property
     def shown(self) -> Settings:
         everything = self.config.model_dump(mode="json") | {"wire": WIRES[0]}
-        return {name: everything[name] for name in (*SHOWN, *self.varied, "wire") if name in everything} | self.settings
+        names = [name for name in (*SHOWN, *self.varied, "wire") if name in everything]
+        return {name: everything[name] for name in names} | self.settings
 
     @property
     def title(self) -> str:
@@ -91,14 +85,14 @@ def read_file(path: Path) -> Settings:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         why = " ".join(str(error).split())
         raise InputError(f"{path} is no YAML ({why}); write a line 'name: value' for each setting") from None
-    if not isinstance(read, dict) or not read:
-        raise InputError(f"{path} holds no settings; write a line 'name: value' for each, as zero_stage: [0, 1, 2, 3]")
-    return {str(name): value for name, value in read.items()}
+    if isinstance(read, dict) and read:
+        return {str(name): value for name, value in read.items()}
+    raise InputError(f"{path} holds no settings; write a line 'name: value' for each")
 
 
 def make_cases(settings: Mapping[str, Any]) -> list[SweepCase]:
-    """The product of all settings with several values, the first varying slowest, for each entry of `cases`, whose
-    settings come before those outside. Equal cases count once."""
+    """The product of all settings, the first varying slowest, for each entry of `cases`, whose settings come before
+    those outside. Equal cases count once."""
     outside = use_own_names({name: value for name, value in settings.items() if name != CASES})
     entries = [use_own_names(entry) for entry in entries_of(settings.get(CASES, [{}]))]
     apart = dict.fromkeys(name for entry in entries for name in entry)
@@ -139,8 +133,8 @@ def make_case(settings: Settings, varied: Settings) -> SweepCase:
     if wire == "simulated":
         return SweepCase(config, varied)
     if config.world != "processes" or config.collective_impl == "shared" or config.device == "cuda":
-        only = "carries messages of processes on the CPU"
-        raise InputError(f"wire is shaped, which {only}; leave world, collective_impl and device out")
+        said = "wire is shaped, which carries messages of processes on the CPU"
+        raise InputError(f"{said}; leave world, collective_impl and device out")
     hosts = config.ranks if hosts is None else hosts
     if not str(hosts).isdecimal() or int(hosts) < 1 or config.ranks % int(hosts):
         raise InputError(f"hosts is {hosts} for {config.ranks} ranks; give a number that divides them")
@@ -168,19 +162,19 @@ def use_own_names(settings: Mapping[str, Any]) -> Settings:
 
 def list_values(name: str, value: Any) -> list[Any]:
     """The values of a setting. The word none is no value, for a setting that may have none."""
-    all_of = value if isinstance(value, list) else [value]
-    if not all_of:
+    if value == []:
         raise InputError(f"{name} is an empty list; give it a value or leave it out")
     none: Any = "none"
     if field := RunSpec.model_fields.get(name):
         words = get_args(field.annotation)
         none = None if NoneType in words else field.default if none in words else none
-    return [none if one == "none" else one for one in all_of]
+    return [none if one == "none" else one for one in (value if isinstance(value, list) else [value])]
 
 
 def title_of(settings: Settings) -> str:
     """Settings in a line: "zero_stage 3, gbit_per_s 10"."""
-    return ", ".join(f"{name} {'none' if value is None else value}" for name, value in settings.items()) or "the case"
+    words = {name: "none" if value is None else value for name, value in settings.items()}
+    return ", ".join(f"{name} {word}" for name, word in words.items()) or "the case"
 
 
 def varied_names(cases: Iterable[SweepCase]) -> Iterator[str]:

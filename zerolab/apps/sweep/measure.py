@@ -1,7 +1,4 @@
-"""What a row says of a case: predicted figures and measured ones.
-
-Bytes are those of the rank that has most, seconds those of a step.
-"""
+"""What a row says of a case, predicted and measured: bytes of the rank that has most, seconds of a step."""
 
 from __future__ import annotations
 
@@ -44,7 +41,8 @@ def run_traced(config: RunSpec, trace: Path | None = None) -> Figures:
     """The figures of a run, whose trace goes to a file."""
     corpus = load_data(config)
     # Any path turns tracing on; the trace stays in the report.
-    report = train(config.model_copy(update={"trace": Path("trace.json")}), corpus, weights=weights_of(config))
+    traced = config.model_copy(update={"trace": Path("trace.json")})
+    report = train(traced, corpus, weights=weights_of(config))
     if trace is not None:
         write_file(trace, trace_of(report))
     return measure(report, corpus)
@@ -58,7 +56,7 @@ def measure(report: Report, corpus: Corpus) -> Figures:
     on_gpus = torch.cuda.is_available() and config.device != "cpu"
     uncounted = on_gpus or isinstance(corpus, MappedCorpus)
     text = 0 if uncounted else corpus.train.nbytes + corpus.valid.nbytes
-    by_rank = [[part_step(step, trace.spans) for step in steps_of(trace, report)] for trace in report.traces]
+    by_rank = [parts_of(trace, report) for trace in report.traces]
     parts = StepParts(*map(statistics.fmean, zip(*chain(*by_rank), strict=True)))
     seconds = report.median_step_seconds
     if config.world == "lockstep":
@@ -99,15 +97,15 @@ def predict_times(config: RunSpec, device: Machine | None) -> Figures:
 
 def find_most(kinds: Mapping[str, Sequence[float]], place: str = "") -> float:
     """Bytes of the rank that has most at a place: on the device, if none is named."""
-    wanted = [sizes for kind, sizes in kinds.items() if sizes and kind.startswith(place or OFFLOADED) is bool(place)]
-    return max(map(sum, zip(*wanted, strict=True)), default=0)
+    there = [kind for kind in kinds if kind.startswith(place or OFFLOADED) is bool(place)]
+    return max(map(sum, zip(*(kinds[kind] for kind in there if kinds[kind]), strict=True)), default=0)
 
 
-def steps_of(trace: RankTrace, report: Report) -> list[Span]:
-    """Those after the tracked ones and the one that follows, whose parameters have been waited for before it began; or
-    all if there are no others."""
+def parts_of(trace: RankTrace, report: Report) -> list[StepParts]:
+    """Of steps after the tracked ones and the one that follows, which need not wait for parameters; or of all."""
     steps = [span for span in trace.spans if span.name.startswith(STEP)]
-    return [step for step in steps if number_of(step) > report.resumed_step + report.tracked_steps + 1] or steps
+    first = report.resumed_step + report.tracked_steps + 2
+    return [part_step(step, trace.spans) for step in [one for one in steps if number_of(one) >= first] or steps]
 
 
 def part_step(step: Span, spans: Iterable[Span]) -> StepParts:

@@ -1,5 +1,4 @@
-"""Rows of a sweep as lines by stage over bandwidth, where two of them cross, and pictures, which are pure functions
-from rows to a figure with the same numbers as text."""
+"""Rows of a sweep as lines by stage over bandwidth, where two cross, and pictures with their numbers."""
 
 from __future__ import annotations
 
@@ -15,6 +14,7 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from zerolab.apps.sweep.cases import title_of
 from zerolab.apps.sweep.rows import DONE, Row, write_file
 
 ALONG = ("zero_stage", "gbit_per_s")
@@ -24,8 +24,8 @@ Points = dict[float, float]
 
 @dataclass(frozen=True)
 class MeasuredCrossing:
-    """Below `gbit_per_s` the stage `below` has more of a figure, above it the stage `above`; there both have `value`.
-    It is infinite between no link and the last bandwidth with rows; the next one below is `over`."""
+    """Below `gbit_per_s` the stage `below` has more of a figure, above it `above`; there both have `value`. It is
+    infinite between no link and the last bandwidth with rows; `over` is the next one below."""
 
     below: int
     above: int
@@ -42,8 +42,8 @@ def groups_of(rows: Sequence[Row], along: Sequence[str] = ALONG) -> dict[str, li
     differing = [name for name in names if len({json.dumps(rest.get(name)) for rest in rests}) > 1]
     found: dict[str, list[Row]] = {}
     for row, rest in zip(done, rests, strict=True):
-        told = [f"{name} {'none' if rest.get(name) is None else rest[name]}" for name in differing]
-        found.setdefault(", ".join(told), []).append(row)
+        title = title_of({name: rest.get(name) for name in differing}) if differing else ""
+        found.setdefault(title, []).append(row)
     return found
 
 
@@ -58,7 +58,7 @@ def by_stage(rows: Sequence[Row], figure: str) -> dict[int, Points]:
 
 
 def crossings(lines: Mapping[int, Points]) -> list[MeasuredCrossing]:
-    """Where two stages' lines cross, by bandwidth. Between two of them a line is straight over their logarithms."""
+    """Where two stages' lines cross, by bandwidth; over its logarithm a line is straight between two points."""
     found = []
     for one, other in combinations(sorted(lines), 2):
         both = sorted(lines[one].keys() & lines[other].keys())
@@ -67,18 +67,19 @@ def crossings(lines: Mapping[int, Points]) -> list[MeasuredCrossing]:
             if (before > 0) == (after > 0):
                 continue
             share = before / (before - after)
-            gbit = math.inf if right == math.inf else math.exp((1 - share) * math.log(left) + share * math.log(right))
+            gbit = right
+            if right < math.inf:
+                gbit = math.exp((1 - share) * math.log(left) + share * math.log(right))
             value = (1 - share) * lines[one][left] + share * lines[one][right]
             first, second = (one, other) if before > 0 else (other, one)
             found.append(MeasuredCrossing(first, second, left, gbit, value))
     return sorted(found, key=lambda crossing: crossing.gbit_per_s)
 
 
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 LOOKS = [
-    {"color": "#0072b2", "marker": "o", "linestyle": "-"},
-    {"color": "#d55e00", "marker": "s", "linestyle": "--"},
-    {"color": "#009e73", "marker": "^", "linestyle": "-."},
-    {"color": "#cc79a7", "marker": "D", "linestyle": ":"},
+    {"color": color, "marker": marker, "linestyle": line}
+    for color, marker, line in zip(COLORS, "os^D", ("-", "--", "-.", ":"), strict=True)
 ]
 """Of each stage: who sees no colours has markers and lines."""
 SAME_LOSS = ("zero_stage", "gbit_per_s", "latency_us", "wire", "hosts", "world", "gflop_per_s", "gbyte_per_s")
@@ -132,25 +133,21 @@ def paint_throughput(rows: Sequence[Row], axes: Any) -> str:
     """Tokens a second over bandwidth; what was predicted is thin."""
     lines = by_stage(rows, "tokens_per_s")
     text = paint_lines(axes, lines, "tokens a second")
-    said = [
-        {**row, "predicted": row["step_seconds"] * row["tokens_per_s"] / row["step_seconds_predicted"]}
-        for row in rows
-        if row.get("step_seconds_predicted")
-    ]
-    if expected := by_stage(said, "predicted"):
-        text += make_table("predicted", expected)
+    said = [row for row in rows if row.get("step_seconds_predicted")]
+    ratios = [row["step_seconds"] / row["step_seconds_predicted"] for row in said]
+    rates = [{**row, "rate": row["tokens_per_s"] * ratio} for row, ratio in zip(said, ratios, strict=True)]
+    expected = by_stage(rates, "rate")
+    text += make_table("predicted", expected) if expected else ""
     for stage, points in expected.items():
         axes.plot(*find_linked(points), color=LOOKS[stage]["color"], linewidth=0.8, alpha=0.7)
     found = crossings(lines)
     for one in found:
-        where = f"somewhere above {one.over:g}"
+        where, (below, above) = f"somewhere above {one.over:g}", (one.below, one.above)
         if one.gbit_per_s < math.inf:
             where = f"at {one.gbit_per_s:.3g}"
             axes.plot(one.gbit_per_s, one.value, marker="x", color="black", markersize=9, linestyle="")
-        text += (
-            f"stages {one.below} and {one.above} cross {where} Gbit/s: below it stage {one.below} is "
-            f"faster, above it stage {one.above}\n"
-        )
+        text += f"stages {below} and {above} cross {where} Gbit/s: "
+        text += f"below it stage {below} is faster, above it stage {above}\n"
     return text + ("" if found else "no two stages cross\n")
 
 
@@ -162,7 +159,7 @@ def paint_communication(rows: Sequence[Row], left: Any, right: Any) -> str:
 
 
 def paint_memory(rows: Sequence[Row], axes: Any) -> str:
-    """Predicted bytes are outlined, measured ones filled. Links change neither, so the first row of each counts."""
+    """Predicted bytes are outlined, measured ones filled. Links change neither."""
     cases = {(row["settings"]["zero_stage"], row["settings"]["ranks"]): row for row in reversed(rows)}
     text = "MB (10^6 bytes) of the rank that has most: predicted / measured\n"
     several = len({ranks for _, ranks in cases}) > 1
@@ -195,7 +192,8 @@ def paint_loss(rows: Sequence[Row], axes: Any) -> str:
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(xlabel="step", ylabel="loss")
     axes.figure.legend(frameon=False, loc="outside upper right", ncols=4, fontsize=9)
-    apart = max((max(step) - min(step) for step in zip(*(row["loss"] for row in rows), strict=False)), default=0.0)
+    by_step = zip(*(row["loss"] for row in rows), strict=False)
+    apart = max((max(step) - min(step) for step in by_step), default=0.0)
     same = "" if len({row["parameters_sha256"] for row in rows}) == 1 else "not "
     return text + (
         f"{len(rows)} runs; at no step two losses are further apart than {apart:.3g}; "
@@ -214,8 +212,8 @@ PLOTS: dict[str, tuple[int, Callable[..., str]]] = {
 
 def paint_lines(axes: Any, lines: Mapping[int, Points], what: str, top: float | None = None) -> str:
     """A line for each stage; what has no link is apart, at the right. The same as a table."""
-    places = {place for points in lines.values() for place in points}
-    ticks = {place: f"{place:g}" for place in sorted(places - {math.inf})}
+    places = {place for points in lines.values() for place in points if place < math.inf}
+    ticks = {place: f"{place:g}" for place in sorted(places)}
     apart = 4 * max(ticks, default=0.25)
     for stage, points in lines.items():
         axes.plot(*find_linked(points), **LOOKS[stage], label=f"stage {stage}")
@@ -237,9 +235,9 @@ def find_linked(points: Points) -> tuple[list[float], list[float]]:
 
 def make_table(what: str, lines: Mapping[int, Points]) -> str:
     """A line a bandwidth, a column a stage."""
-    text = f"{what}\n{'Gbit/s':>8}" + "".join(f"{f'stage {stage}':>12}" for stage in lines) + "\n"
+    table = [["Gbit/s", *(f"stage {stage}" for stage in lines)]]
     for place in sorted({place for points in lines.values() for place in points}):
-        cells = [points.get(place) for points in lines.values()]
-        text += f"{'no link' if place == math.inf else f'{place:g}':>8}"
-        text += "".join(f"{'' if cell is None else f'{cell:.4g}':>12}" for cell in cells) + "\n"
-    return text + "\n"
+        cells = [f"{points[place]:.4g}" if place in points else "" for points in lines.values()]
+        table.append(["no link" if place == math.inf else f"{place:g}", *cells])
+    rows = [f"{first:>8}" + "".join(f"{cell:>12}" for cell in rest) for first, *rest in table]
+    return "\n".join([what, *rows, "", ""])

@@ -1,7 +1,4 @@
-"""The rows of a sweep: a folder with `rows.jsonl`, a line of JSON for each case, and `rows.csv`, made of it.
-
-The file is replaced when a case has ended, so that it is whole at every moment. One sweep at a time has a folder.
-"""
+"""The rows of a sweep: a folder with `rows.jsonl`, a line a case, whole at every moment, and `rows.csv`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A sweep from begin to end: the cases that its folder does not have yet, one after the other, and the machine that
-its predictions are of."""
+"""A sweep from begin to end: the cases that its folder does not have yet, and the machine of its predictions."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ class SweepOutcome:
 
 def sweep(cases: Sequence[SweepCase], folder: Path, traces: bool = False) -> SweepOutcome:
     """Run the cases that the folder has no finished row of. One that fails becomes a row that says why, and is tried
-    again the next time. With `traces`, each leaves its trace in `traces/KEY.json`."""
+    again the next time. `traces`: each is kept in `traces/KEY.json`."""
     with hold(folder):
         rows, seconds = {row["key"]: row for row in read_rows(folder)}, read_seconds(folder)
         left = [case for case in cases if case.key not in rows or rows[case.key]["status"] != DONE]
@@ -91,8 +90,7 @@ def run_case(case: SweepCase, seconds: BySeconds, folder: Path, traces: bool) ->
 
 
 def read_seconds(folder: Path) -> BySeconds:
-    """What a folder has of this machine: a sweep that goes on predicts by what it began with, unless the machine or
-    torch is another."""
+    """What a folder has of this machine; a sweep that goes on predicts by it."""
     path = folder / MACHINE
     try:
         read = json.loads(path.read_text(encoding="utf-8"))
@@ -105,8 +103,8 @@ def read_seconds(folder: Path) -> BySeconds:
 
 
 def find_machine(case: SweepCase, seconds: BySeconds, folder: Path) -> Machine | None:
-    """What computes in a case: on a virtual clock what its settings say, else this CPU, measured now if it was not
-    (some seconds). None for GPUs, which nobody measures."""
+    """What computes in a case: on a virtual clock what its settings say, else this CPU, measured now if it was not.
+    None for GPUs."""
     config, places = case.config, case.config.places
     if config.world != "processes":
         speeds = {("matmul", 4): constant(config.gflop_per_s * 1e9)}

@@ -1,12 +1,11 @@
 """Cases on wires that the kernel shapes, between hosts that are network namespaces.
 
-A job is a shell's script, which `unshare` gives a network of its own, the switch, and a /run of its own, where `ip
-netns` keeps the names of hosts. It joins them to the switch by wires that `tc` shapes, and becomes a Python that forks
-the ranks, which enter the networks of their hosts. The kernel kills them when that Python ends, and takes away networks
-and names with their last process: nothing is left to clear, whatever is killed.
+A job is a shell's script in a network and a /run of its own, where `ip netns` keeps the names of hosts. It joins them
+by wires that `tc` shapes, and becomes a Python that forks the ranks, which enter their hosts. The kernel ends them with
+that Python, and networks with their last process: nothing is left to clear.
 
-Tried on Linux 6.18 with iproute2 6.1, as root; as another user only that hosts and wires are made. Bandwidths (tbf)
-were shaped there. That kernel has no netem, which latencies need, so a latency above 0 was refused before any case ran.
+Tried on Linux 6.18 with iproute2 6.1, as root; as another user only that hosts and wires are made. That kernel has tbf
+(bandwidths) and no netem (latencies), so a latency above 0 was refused before any case ran.
 """
 
 from __future__ import annotations
@@ -93,10 +92,9 @@ def call_on_hosts(hosts: int, ranks: int, link: Link | None, call: Callable[[], 
 
 def make_hosts(hosts: int, link: Link | None, then: str = "") -> subprocess.CompletedProcess[str]:
     """Make hosts, and run a command in the network of their switch."""
-    user = [] if os.geteuid() == 0 else ["--map-root-user"]
+    user, quiet = [] if os.geteuid() == 0 else ["--map-root-user"], subprocess.DEVNULL
     script = "\n".join([*host_lines(hosts, link), then])
     command = ["unshare", *user, "--net", "--mount", "sh", "-exc", script]
-    quiet = subprocess.DEVNULL
     try:
         # Ctrl-C is for this process: that one ends with it.
         return subprocess.run(
@@ -108,7 +106,7 @@ def make_hosts(hosts: int, link: Link | None, then: str = "") -> subprocess.Comp
 
 
 def host_lines(hosts: int, link: Link | None) -> list[str]:
-    """The shell's lines for a switch, hosts, and wires that are shaped at both ends. Messages are late at one."""
+    """The shell's lines for a switch, hosts, and wires, shaped at both ends and late at one."""
     switch = f"ip link add switch mtu {MTU} type bridge"
     lines = ["mount -t tmpfs none /var/run", switch, "ip link set switch up"]
     for host in range(hosts):
