@@ -21,7 +21,7 @@ from statistics import median
 
 from benchmarks.plan import fill_readme
 from zerolab.apps.sweep import make_cases, read_file, sweep
-from zerolab.apps.sweep.crossings import by_stage, crossings
+from zerolab.apps.sweep.plots import by_stage, crossings, write_plots
 from zerolab.apps.sweep.rows import DONE, Row
 
 WIRES = {
@@ -153,8 +153,6 @@ def main() -> None:
         text = "\n".join((wires_table if name == "wires" else tiers_table)(rows))
         print(text)
         if name == "wires":
-            from zerolab.apps.sweep.plots import write_plots
-
             print("\n".join(map(str, write_plots(rows, given.out / name / "plots"))))
         if given.readme:
             fill_readme(begin(name), text)

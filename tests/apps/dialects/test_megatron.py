@@ -148,13 +148,13 @@ def test_row_04_and_05_strategies_call_what_they_should_and_the_log_of_each_rank
         assert [mine, others] == whole if strategy == "no_shard" else int(mine[1]) == int(others[0]) < numel
 
 
-@pytest.mark.ranks
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("flags", ["--zero-stage=1 --reduction=all_reduce", "--zero-stage=3 --fp16"])
 def test_row_32_instances_shard_inside_and_reduce_across_as_predicted(
     flags: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    line = f"--ranks 4 --num-distributed-optimizer-instances 2 --grad-accum-steps 2 --max-steps 2 {flags}"
+    line = (
+        f"--ranks 4 --world lockstep --num-distributed-optimizer-instances 2 --grad-accum-steps 2 --max-steps 2 {flags}"
+    )
     assert main(["train", *SMALL, *line.split()]) == 0
     out = capfd.readouterr().out
     assert "yes" in out and "NO" not in out

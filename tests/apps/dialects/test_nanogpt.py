@@ -265,12 +265,10 @@ def test_a_run_goes_on_from_a_folder_at_home(room: Path, monkeypatch: pytest.Mon
 # Training
 
 
-@pytest.mark.ranks
-@pytest.mark.timeout(100)
 def test_rows_11_to_13_a_configuration_trains_says_zero_1_and_goes_on(
     room: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    line = "train config/fox.py --use_zero1=True --ranks 2 --profile-json"
+    line = "train config/fox.py --use_zero1=True --ranks 2 --world=lockstep --profile-json"
     assert main([*line.split(), "whole.json", "--out_dir=whole"]) == 0
     said = capfd.readouterr()
     assert "ZeRO-1 is on: the optimizer's states are sharded over 2 ranks" in said.err
@@ -308,11 +306,23 @@ def test_row_15_gpt_2_keeps_a_quarter_of_its_optimizer_on_each_of_four_ranks() -
     assert 1 - tables[1, 4]["total"] / tables[0, 4]["total"] == pytest.approx(0.375, abs=1e-3)
 
 
-@pytest.mark.ranks
 def test_row_15_the_report_has_the_same_table_predicted_and_measured(
     room: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["train", "config/fox.py", "--use_zero1=True", "--ranks=2", "--max_iters=1", "--warmup_iters=0"]) == 0
+    assert (
+        main(
+            [
+                "train",
+                "config/fox.py",
+                "--use_zero1=True",
+                "--ranks=2",
+                "--world=lockstep",
+                "--max_iters=1",
+                "--warmup_iters=0",
+            ]
+        )
+        == 0
+    )
     shown = capfd.readouterr().out.partition("memory: bytes kept")[2].partition("device memory")[0]
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if line.startswith("│")]
     of_rank_0 = {kind: int(predicted.replace(",", "")) for kind, _, predicted, _, agree in rows if kind and agree}

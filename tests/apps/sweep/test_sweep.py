@@ -14,11 +14,11 @@ from benchmarks import tiers
 from zerolab.apps import cli
 from zerolab.apps.cost import calibration
 from zerolab.apps.dialects.deepspeed import read_deepspeed
-from zerolab.apps.sweep import machines, make_cases, measure, read_file, sweep
+from zerolab.apps.sweep import make_cases, measure, read_file, sweep
 from zerolab.apps.sweep import run as sweep_run
-from zerolab.apps.sweep.machines import MACHINE
-from zerolab.apps.sweep.measure import intersect, parts_of
-from zerolab.apps.sweep.rows import LINES, TABLE, held, read_rows
+from zerolab.apps.sweep.measure import intersect, part_step
+from zerolab.apps.sweep.rows import LINES, TABLE, hold, read_rows
+from zerolab.apps.sweep.run import MACHINE, find_machine, read_seconds
 from zerolab.collectives import Span
 from zerolab.errors import InputError
 from zerolab.models import SIZES
@@ -219,7 +219,7 @@ def test_row_20_a_case_that_fails_is_a_row_and_the_others_go_on(
 
 
 def test_row_20_one_sweep_at_a_time_has_a_folder(tmp_path: Path) -> None:
-    with held(tmp_path), pytest.raises(InputError, match="another sweep is writing to"):
+    with hold(tmp_path), pytest.raises(InputError, match="another sweep is writing to"):
         sweep([], tmp_path)
 
 
@@ -260,7 +260,7 @@ def calibrated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     def run_traced(config: Any, trace: Any) -> dict[str, Any]:
         return {"step_seconds": 0.5, "tokens_per_s": 64.0}
 
-    monkeypatch.setattr(machines, "measure_ranks", measure_ranks)
+    monkeypatch.setattr(sweep_run, "measure_ranks", measure_ranks)
     monkeypatch.setattr(sweep_run, "run_traced", run_traced)
     return asked
 
@@ -312,7 +312,7 @@ def test_figures_of_another_machine_are_taken_anew_and_what_is_no_machine_is_ref
     file = tmp_path / MACHINE
     sweep([case], tmp_path)
     file.write_text(file.read_text().replace('"cores"', '"other cores"'))
-    found = [machines.Machines(tmp_path).of(case) for _ in range(2)]
+    found = [find_machine(case, read_seconds(tmp_path), tmp_path) for _ in range(2)]
     assert found[0] == found[1] and len(calibrated) == 2
     for text in ("{", "[]", '{"machine": 1}'):
         file.write_text(text)
@@ -329,7 +329,7 @@ def test_row_19_overlap_is_what_intervals_of_both_have_in_common() -> None:
         Span(0, "collective", "all_gather", -1, 2), Span(0, "collective", "all_gather", 1, 3),
         Span(0, "collective", "all_reduce", 5, 9.5),
     ]  # fmt: skip
-    parts = parts_of(step, spans)
+    parts = part_step(step, spans)
     assert (parts.step, parts.communication, parts.overlap, parts.waiting) == (10, 7.5, 5, 2)
 
 

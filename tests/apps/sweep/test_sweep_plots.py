@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from zerolab.apps import cli
-from zerolab.apps.sweep.crossings import MeasuredCrossing, by_stage, crossings, groups_of
-from zerolab.apps.sweep.plots import communication, losses, memory, plots_of, throughput
+from zerolab.apps.sweep.plots import MeasuredCrossing, by_stage, crossings, draw, groups_of, plots_of
 from zerolab.apps.sweep.rows import LINES, write_rows
 
 RATES = {0: {0.1: 40.0, 1.0: 80.0, 10.0: 90.0, None: 95.0}, 3: {0.1: 20.0, 1.0: 60.0, 10.0: 100.0, None: 110.0}}
@@ -46,7 +45,7 @@ def test_lines_that_touch_or_lie_on_each_other_do_not_cross() -> None:
 
 
 def test_row_21_throughput_has_each_number_predicted_and_measured_and_the_crossing_as_text() -> None:
-    plot = throughput(ROWS)
+    plot = draw("throughput", ROWS)
     assert "    10          90         100" in plot.text and "    10          91         101" in plot.text
     assert "stages 0 and 3 cross at 4.64 Gbit/s: below it stage 0 is faster, above it stage 3\n" in plot.text
     (axes,) = plot.figure.axes
@@ -55,16 +54,16 @@ def test_row_21_throughput_has_each_number_predicted_and_measured_and_the_crossi
 
 
 def test_row_19_communication_and_what_is_hidden_of_it_are_drawn_by_stage() -> None:
-    plot = communication(ROWS)
+    plot = draw("communication", ROWS)
     assert len(plot.figure.axes) == 2 and plot.text.count("no link") == 1, "without a link nothing was hidden"
     assert "   0.1        0.25        0.25" in plot.text
 
 
 def test_row_21_memory_and_losses_are_told_to_the_digit() -> None:
-    assert "stage 3, states: 1.700 / 1.700\nstage 3, peak of a step: 3.000 / 4.000" in memory(ROWS).text
-    text = losses(ROWS).text
+    assert "stage 3, states: 1.700 / 1.700\nstage 3, peak of a step: 3.000 / 4.000" in draw("memory", ROWS).text
+    text = draw("loss", ROWS).text
     assert "no step two losses are further apart than 0.0003" in text and "the same to the bit" in text
-    assert "not the same to the bit" in losses([*ROWS, {**ROWS[0], "parameters_sha256": "b"}]).text
+    assert "not the same to the bit" in draw("loss", [*ROWS, {**ROWS[0], "parameters_sha256": "b"}]).text
 
 
 def test_rows_of_a_virtual_world_are_left_out_of_the_losses_since_it_computes_none() -> None:
@@ -73,7 +72,7 @@ def test_rows_of_a_virtual_world_are_left_out_of_the_losses_since_it_computes_no
     assert [plot.name for plot in plots_of(virtual)] == ["memory"]
     computed = [{**one, "settings": {**one["settings"], "world": "lockstep"}} for one in ROWS]
     plots = {plot.name: plot for plot in plots_of([*computed, *virtual])}
-    assert plots["loss"].text == losses(computed).text and "same to the bit" in plots["loss"].text
+    assert plots["loss"].text == draw("loss", computed).text and "same to the bit" in plots["loss"].text
 
 
 def test_groups_are_named_by_what_differs_between_them() -> None:

@@ -1,10 +1,7 @@
 """A DeepSpeed configuration as settings of a run, and a run as one.
 
-`TABLE` says key by key what becomes of it: it is honoured, refused by name, or taken with a note where it changes
-nothing; none is ignored. What would change the numbers or the memory of a run is honoured or refused; what only tells
-of it, or chooses among ways to the same, is taken. "auto" leaves a key to the run's own settings, as under Hugging
-Face's trainer, and what it became is said. A key that is not in the file and changes the numbers has DeepSpeed's
-default; other keys are left to the run. `docs/deepspeed.md` shows the table.
+A key is honoured, refused by name, or taken with a note (docs/deepspeed.md). "auto" is the run's own setting. A key
+that changes the numbers and is not in the file has DeepSpeed's default.
 """
 
 from __future__ import annotations
@@ -13,17 +10,16 @@ import difflib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from zerolab.apps.dialects.keys import Rule, Settings, are_same, missing_of, run_of, whole_number
+from zerolab.apps.dialects.keys import Reading, Rule, Settings, are_same, missing_of, require, require_of, run_of
 from zerolab.errors import InputError
 from zerolab.precision.recipe import PRECISIONS, Precision
 from zerolab.run import RunSpec
 from zerolab.run.spec import SIZES, default_batch
-
-Writer = Callable[[RunSpec], Any]
 
 
 @dataclass(frozen=True)
@@ -31,82 +27,110 @@ class Key:
     """A key, or a section with all that is in it.
 
     rule      what its value means, or an InputError that goes on after its name
-    says      for the documentation: what becomes of it
+    says      what becomes of it, for docs/deepspeed.md
     settings  those that it sets
+    words     by value of its setting, what is written
     wanted    the only value that there is, as JSON
-    taken     it changes nothing here, for this reason, which is said at the start of a run; "" if it does
-    when      it has a meaning only at stage 3 ("stage 3"), for a disk ("nvme"), or if fp16 is enabled ("fp16"), with a
-              scheduler ("scheduler")
-    missing   its value where the file does not give it: DeepSpeed's default, for a key that changes the numbers
-    write     its value in a run; None where it is left out
+    taken     why it changes nothing here
+    when      "stage 3", "nvme" or "fp16", without which it has no meaning
+    missing   DeepSpeed's default, where the file does not give it
+    always    what is written for every run
     """
 
     rule: Rule
     says: str
     settings: tuple[str, ...] = ()
+    words: Mapping[Any, Any] | None = None
     wanted: str = ""
     taken: str = ""
     when: str = ""
     missing: Any = None
-    write: Writer = lambda _: None
+    always: Any = None
+    is_read_only: bool = False
+
+    def write(self, facts: Mapping[str, Any]) -> Any:
+        """Its value, of `facts_of` a run; None where it is left out."""
+        if self.is_read_only or not self.settings:
+            return self.always
+        value = facts[self.settings[0]]
+        return value if self.words is None else self.words.get(value)
 
 
-def honoured(setting: str, rule: Rule | None = None, when: str = "", missing: Any = None, write: Any = None) -> Key:
-    """A key that sets one setting, to its own value unless a rule says another."""
-    return Key(
-        rule or (lambda value: {setting: value}), f"`--{setting.replace('_', '-')}`", (setting,), when=when,
-        missing=missing, write=write or (lambda run: getattr(run, setting)),
-    )  # fmt: skip
+def honour(setting: str, rule: Rule | None = None, when: str = "", missing: Any = None) -> Key:
+    """A key that sets one setting, to its own value if no rule says another."""
+    says = f"`--{setting.replace('_', '-')}`"
+    return Key(rule or pass_on(setting), says, (setting,), when=when, missing=missing)
 
 
-def counted(setting: str, least: int = 1, when: str = "", write: Any = None) -> Key:
-    return honoured(setting, lambda value: {setting: whole_number(value, least)}, when, write=write)
+def count(setting: str, least: int = 1, when: str = "") -> Key:
+    return honour(setting, lambda value: {setting: whole_number(value, least)}, when)
 
 
-def fixed(wanted: Any, why: str, write: Writer = lambda _: None) -> Key:
+def choose(setting: str, words: Mapping[Any, Any], missing: Any = None) -> Key:
+    """A key that has a few values, with what each means."""
+    known = [value if isinstance(value, str) else json.dumps(value) for value in words]
+
+    def rule(value: Any) -> Settings:
+        if not isinstance(value, str | bool) or value not in words:
+            raise InputError(f"is {json.dumps(value)}; give {', '.join(known[:-1])} or {known[-1]}")
+        return {setting: words[value]}
+
+    said = {ours: word for word, ours in words.items()}
+    return replace(honour(setting, rule, missing=missing), words=said)
+
+
+def fix(wanted: Any, why: str, always: Any = None) -> Key:
     """A key that may only say what zerolab does anyway."""
     said = json.dumps(wanted)
 
     def rule(value: Any) -> Settings:
-        if value != wanted:
-            raise InputError(f"must be {said}, not {json.dumps(value)}: {why}")
+        require(value == wanted, f"must be {said}, not {json.dumps(value)}: {why}")
         return {}
 
-    return Key(rule, f"must be `{said}`: {why}", wanted=said, write=write)
+    return Key(rule, f"must be `{said}`: {why}", wanted=said, always=always)
 
 
-def taken(why: str) -> Key:
+def take(why: str) -> Key:
     return Key(lambda value: {}, f"taken, changes nothing: {why}", taken=why)
 
 
-def refused(remedy: str, only_on: bool = False) -> Key:
-    """A section or a switch that may not be there, or may be there if it is not enabled."""
+def refuse(remedy: str, only_on: bool = False) -> Key:
+    """A section or a switch that may not be there, or not be enabled."""
 
     def rule(value: Any) -> Settings:
-        said = "given" if isinstance(value, dict) else json.dumps(value)
-        if only_on:
-            if not (value.get("enabled") if isinstance(value, dict) else value):
-                return {}
-            said = "enabled"
-        raise InputError(f"is {said}, and zerolab has nothing of the kind: {remedy}")
+        given = isinstance(value, dict)
+        said = "enabled" if only_on else "given" if given else json.dumps(value)
+        off = only_on and not (value.get("enabled") if given else value)
+        require(off, f"is {said}, and zerolab has nothing of the kind: {remedy}")
+        return {}
 
     return Key(rule, f"refused{' if it is enabled' if only_on else ''}: {remedy}")
 
 
-def words(setting: str, meant: Mapping[Any, Any]) -> Rule:
-    """The rule of a key that has a few values; what each means."""
-    known = [value if isinstance(value, str) else json.dumps(value) for value in meant]
+def pass_on(setting: str) -> Rule:
+    """The rule of a key with a setting's own values. A run would take true for 1."""
+    kind = RunSpec.model_fields[setting].annotation
+    is_number = {int, float} & {kind, *get_args(kind)}
 
     def rule(value: Any) -> Settings:
-        if not isinstance(value, str | bool) or value not in meant:
-            raise InputError(f"is {json.dumps(value)}; give {', '.join(known[:-1])} or {known[-1]}")
-        return {setting: meant[value]}
+        odd = isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
+        require(not (is_number and odd), f"is {json.dumps(value)}; give a number")
+        return {setting: value}
 
     return rule
 
 
-def truth(setting: str) -> Rule:
-    return words(setting, {True: True, False: False})
+def whole_number(value: Any, least: int = 1) -> int:
+    """A number of at least `least`, which may be written as 5e8."""
+    odd = isinstance(value, bool) or not isinstance(value, int | float) or value < least or value % 1 != 0
+    require(not odd, f"is {json.dumps(value)}; give a whole number of at least {least}")
+    return int(value)
+
+
+def read_betas(value: Any) -> Settings:
+    are_two = isinstance(value, list) and len(value) == 2
+    require(are_two, f"is {json.dumps(value)}; give two numbers, such as [0.9, 0.999]")
+    return pass_on("beta1")(value[0]) | pass_on("beta2")(value[1])
 
 
 def check_count(value: Any) -> Settings:
@@ -114,272 +138,204 @@ def check_count(value: Any) -> Settings:
     return {}
 
 
-def betas(value: Any) -> Settings:
-    if not isinstance(value, list) or len(value) != 2:
-        raise InputError(f"is {json.dumps(value)}; give two numbers, such as [0.9, 0.999]")
-    return {"beta1": value[0], "beta2": value[1]}
-
-
-def optimizer(value: Any) -> Settings:
-    if str(value).lower() not in ("adam", "adamw"):
-        raise InputError(f"is {json.dumps(value)}; give AdamW, which zerolab train uses (ZeroEngine takes others)")
+def check_optimizer(value: Any) -> Settings:
+    is_adam = str(value).lower() in ("adam", "adamw")
+    require(is_adam, f"is {json.dumps(value)}; give AdamW (ZeroEngine takes others)")
     return {}
 
 
-PLACES = {"none": "none", "cpu": "cpu", "nvme": "nvme"}
+MICRO = "train_micro_batch_size_per_gpu"
+BATCH = (MICRO, "gradient_accumulation_steps", "train_batch_size")
+SWITCH = {True: True, False: False}
 KINDS = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
-"""DeepSpeed's schedulers and ours: after a warm-up constant; to 0 at total_num_steps; to cos_min_ratio of the learning
-rate there."""
+"""After a warm-up constant; to 0 at total_num_steps; to cos_min_ratio of the learning rate there."""
 SHAPES = {"log": "log", "linear": "line"}
-"""Warm-ups follow a logarithm unless warmup_type is "linear". Ours begin two steps ahead: there, the first two steps
-have the rate 0."""
-DEVICES = {"device": None, "host": "cpu", "disk": "nvme"}
+"""Its warm-ups. Ours begin two steps ahead: there, the first two have the rate 0."""
+PLACES = {"none": "none", "cpu": "cpu", "nvme": "nvme"}
+TIERS = {"host": "cpu", "disk": "nvme"}
 
 
-def kind_of(run: RunSpec) -> str:
-    return next(name for name, ours in KINDS.items() if ours == run.lr_schedule)
-
-
-def recipe(run: RunSpec) -> str:
-    """The section that has the run's precision, "" for fp32; the dtypes in which gradients travel and are kept have
-    keys of their own. Raises InputError for a precision that no section has."""
+def find_recipe(run: RunSpec) -> str:
+    """The section of the run's precision, or "fp32"; gradients' dtypes have keys."""
     precision = run.dtypes or Precision()
     if precision == Precision():
-        return ""
+        return "fp32"
     for name in ("bf16", "fp16"):
         if replace(PRECISIONS[name], reduce=precision.reduce, main_grads=precision.main_grads) == precision:
             return name
-    raise InputError(
-        f"precision {precision.name} cannot be said to DeepSpeed, which has bf16, fp16 and fp32; choose one"
-    )
+    said = f"precision {precision.name} cannot be said to DeepSpeed"
+    raise InputError(f"{said}, which has bf16, fp16 and fp32; choose one")
 
 
-def unusual(state: str) -> Writer:
-    """The dtype of a state, where it is another than that of the run's section."""
-
-    def write(run: RunSpec) -> str | None:
-        name, dtype = recipe(run), getattr(run.dtypes or Precision(), state)
-        return dtype if name and dtype != getattr(PRECISIONS[name], state) else None
-
-    return write
+def facts_of(run: RunSpec) -> dict[str, Any]:
+    """A run's settings as DeepSpeed has them; None for one that is left out."""
+    recipe, dtypes, decays = find_recipe(run), run.dtypes or Precision(), run.lr_schedule != "constant"
+    usual = PRECISIONS[recipe]
+    return {name: getattr(run, name) for name in RunSpec.model_fields} | {
+        "bf16": recipe == "bf16" or None,
+        "fp16": recipe == "fp16" or None,
+        "reduce_dtype": None if dtypes.reduce == usual.reduce else dtypes.reduce,
+        "main_grads_dtype": None if dtypes.main_grads == usual.main_grads else dtypes.main_grads,
+        "offload_optimizer": TIERS.get(run.places.optimizer),
+        "offload_param": TIERS.get(run.places.parameters),
+        "offload_path": run.offload_path and str(run.offload_path),
+        "zero3_save_16bit_model": run.zero3_save_16bit_model or None,
+        "prefetch_bucket_size": run.prefetch_bucket_size if run.prefetch else 0,
+        "decay_steps": (run.decay_steps or run.max_steps) if decays else None,
+        "min_lr": run.min_lr / run.lr,
+        "beta1": [run.beta1, run.beta2],
+        "micro_batch_size": run.micro_batch_size,
+    }
 
 
 def keys(names: str, key: Key) -> dict[str, Key]:
     return dict.fromkeys(names.split(), key)
 
 
-def unwritten(key: Key) -> Key:
-    return replace(key, write=lambda _: None)
+def ignore_in_writing(key: Key) -> Key:
+    return replace(key, is_read_only=True)
 
 
 def old_offload(setting: str) -> Key:
     """DeepSpeed's older switch for an offload to the host."""
-    return unwritten(
-        honoured(setting, lambda value: words(setting, {True: "cpu", False: "none"})(value) if value else {})
-    )
+    key = ignore_in_writing(choose(setting, {True: "cpu", False: "none"}))
+    return replace(key, rule=lambda value: key.rule(value) if value else {})
 
 
 TELLS = "zerolab's own report, and --profile-json FILE, tell of a run"
-FUSED = taken("torch's fused AdamW is what steps")
-ANYWAY = taken("zerolab does so anyway, or has no need of it")
-BUCKETS = taken("buckets are as reduce_bucket_size cuts them, in one stretch, and gathered in place")
-DISK = taken("the disk is read ahead and written behind by threads of zerolab's own")
-PINNED = taken("host memory that a GPU copies from or to is pinned")
-CHECKPOINTS = taken("checkpoints are zerolab's own, which any number of ranks reads, shard by shard")
-WHOLE_16BIT = honoured(
-    "zero3_save_16bit_model", truth("zero3_save_16bit_model"), write=lambda run: run.zero3_save_16bit_model or None
-)
+ANYWAY = take("zerolab does so, or has no need of it")
+BUCKETS = take("buckets are as reduce_bucket_size cuts them")
+DISK = take("threads of zerolab's own read and write the disk")
+PINNED = take("what a GPU copies from or to is pinned")
+CHECKPOINTS = take("checkpoints are zerolab's own")
+BEGINS = "every run begins there"
+OVERLAP = choose("overlap", SWITCH)
+WHOLE = choose("zero3_save_16bit_model", SWITCH)
 STAGE_3 = {
-    "param_persistence_threshold": counted("param_persistence_threshold", 0, "stage 3"),
-    "prefetch_bucket_size": counted(
-        "prefetch_bucket_size", 0, "stage 3", lambda run: run.prefetch_bucket_size if run.prefetch else 0
-    ),
-    "max_live_parameters": counted("max_live_parameters", 0, "stage 3"),
-    "max_reuse_distance": counted("max_reuse_distance", 0, "stage 3"),
-    "gather_16bit_weights_on_model_save": WHOLE_16BIT,
-    "model_persistence_threshold": refused("lower stage3_param_persistence_threshold until what stays fits"),
-    "module_granularity_threshold": fixed(0, "units are what the model says, or ZeroEngine(units=...)"),
-    "use_all_reduce_for_fetch_params": fixed(False, "parameters are gathered by all-gather, which sends half as much"),
-    "allgather_sequential": BUCKETS,
+    "param_persistence_threshold": count("param_persistence_threshold", 0, "stage 3"),
+    "prefetch_bucket_size": count("prefetch_bucket_size", 0, "stage 3"),
+    "max_live_parameters": count("max_live_parameters", 0, "stage 3"),
+    "max_reuse_distance": count("max_reuse_distance", 0, "stage 3"),
+    "gather_16bit_weights_on_model_save": WHOLE,
 }
 """Keys that DeepSpeed has with and without `stage3_` before them; we write the first."""
 
 ZERO: dict[str, Key] = {
-    "stage": honoured("zero_stage"),
-    "overlap_comm": honoured("overlap", lambda value: {} if value is None else truth("overlap")(value)),
-    "contiguous_gradients": fixed(True, "gradients always lie in flat buffers", lambda _: True),
-    "reduce_scatter": honoured(
-        "reduction",
-        words("reduction", {True: "reduce_scatter", False: "all_reduce"}),
-        write=lambda run: run.reduction == "reduce_scatter",
-    ),
-    "sub_group_size": counted("sub_group_size"),
-    "reduce_bucket_size": counted("bucket_numel"),
-    "allgather_partitions": fixed(True, "new parameters are always handed around by all-gather"),
-    "offload_optimizer.device": honoured(
-        "offload_optimizer", words("offload_optimizer", PLACES), write=lambda run: DEVICES[run.places.optimizer]
-    ),
-    "offload_optimizer.nvme_path": honoured("offload_path", when="nvme"),
-    "offload_optimizer.buffer_count": counted("buffer_count", when="nvme"),
-    "offload_optimizer.ratio": fixed(1.0, "all of the optimizer's states have one place"),
-    "offload_optimizer.super_offload": fixed(False, "leave it out"),
-    "offload_optimizer.cpuadam_cores_perc": taken("the host's step runs in torch's threads"),
-    "offload_param.device": honoured(
-        "offload_param", words("offload_param", PLACES), write=lambda run: DEVICES[run.places.parameters]
-    ),
-    "offload_param.nvme_path": honoured("offload_path", when="nvme"),
-    "offload_param.buffer_count": counted("buffer_count", when="nvme"),
-    "offload_param.max_in_cpu": counted("max_in_cpu", 0, "nvme"),
-    "offload_param.buffer_size": counted("buffer_size", when="nvme"),
+    "stage": honour("zero_stage"),
+    "overlap_comm": honour("overlap", lambda value: {} if value is None else OVERLAP.rule(value)),
+    "contiguous_gradients": fix(True, "gradients always lie in flat buffers", True),
+    "reduce_scatter": choose("reduction", {True: "reduce_scatter", False: "all_reduce"}),
+    "sub_group_size": count("sub_group_size"),
+    "reduce_bucket_size": count("bucket_numel"),
+    "allgather_partitions": fix(True, "all-gather always hands new parameters around"),
+    "offload_optimizer.device": choose("offload_optimizer", PLACES),
+    "offload_optimizer.nvme_path": honour("offload_path", when="nvme"),
+    "offload_optimizer.buffer_count": count("buffer_count", when="nvme"),
+    "offload_optimizer.ratio": fix(1.0, "the optimizer's states have one place"),
+    "offload_param.device": choose("offload_param", PLACES),
+    "offload_param.nvme_path": honour("offload_path", when="nvme"),
+    "offload_param.buffer_count": count("buffer_count", when="nvme"),
+    "offload_param.max_in_cpu": count("max_in_cpu", 0, "nvme"),
+    "offload_param.buffer_size": count("buffer_size", when="nvme"),
     **keys("offload_optimizer.pin_memory offload_param.pin_memory cpu_offload_use_pin_memory", PINNED),
-    **keys("offload_optimizer.pipeline_read offload_optimizer.pipeline_write offload_optimizer.fast_init", DISK),
+    **{f"offload_optimizer.{name}": DISK for name in ("pipeline_read", "pipeline_write", "fast_init")},
     "cpu_offload": old_offload("offload_optimizer"),
     "cpu_offload_param": old_offload("offload_param"),
     **{f"stage3_{name}": key for name, key in STAGE_3.items()},
-    **{name: unwritten(key) for name, key in STAGE_3.items()},
-    "stage3_gather_fp16_weights_on_model_save": unwritten(WHOLE_16BIT),
-    **keys("allgather_bucket_size round_robin_gradients use_multi_rank_bucket_allreduce parameter_alignment", BUCKETS),
-    **keys("load_from_fp32_weights elastic_checkpoint pipeline_loading_checkpoint", CHECKPOINTS),
-    **keys("memory_efficient_linear override_module_apply enable_sanity_checks", ANYWAY),
-    "log_trace_cache_warnings": taken(TELLS),
-    "ignore_unused_parameters": fixed(True, "a parameter that no rank used has gradient zero"),
-    "legacy_stage1": fixed(False, "there is one stage 1"),
-    "compute_grad_norm": fixed(True, "the norm is computed if gradient_clipping or a loss scale needs it"),
-    "zero_hpz_partition_size": fixed(1, "see --num-distributed-optimizer-instances for shards within a machine"),
+    **{name: ignore_in_writing(key) for name, key in STAGE_3.items()},
+    "stage3_gather_fp16_weights_on_model_save": ignore_in_writing(WHOLE),
+    **keys("allgather_bucket_size round_robin_gradients", BUCKETS),
+    **keys("load_from_fp32_weights elastic_checkpoint", CHECKPOINTS),
+    "memory_efficient_linear": ANYWAY,
+    "ignore_unused_parameters": fix(True, "a parameter that no rank used has gradient zero"),
     **keys(
         "zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients",
-        fixed(False, "states rest and travel in dtypes of their own; see --params-dtype and --reduce-dtype"),
+        fix(False, "see --params-dtype and --reduce-dtype"),
     ),
-    "zenflow": refused("leave it out; offload_optimizer is the plain way"),
-    "leaf_module": refused("name units by the model's units(), or ZeroEngine(units=...)"),
+}
+ADAM: dict[str, Key] = {
+    "lr": honour("lr", missing=1e-3),
+    "betas": Key(read_betas, "`--beta1`, `--beta2`", ("beta1", "beta2"), missing=[0.9, 0.999]),
+    "eps": honour("eps", missing=1e-8),
+    "weight_decay": replace(honour("weight_decay", missing=0.0), says="`--weight-decay`, of matrices alone"),
+    "adam_w_mode": fix(True, "weights decay apart from gradients"),
+    "bias_correction": fix(True, "AdamW corrects the bias of its moments"),
+    "amsgrad": fix(False, "zerolab train uses AdamW as it is"),
+    **keys("torch_adam fused", take("torch's fused AdamW is what steps")),
+}
+SCHEDULER: dict[str, Key] = {
+    "warmup_num_steps": count("warmup_steps", 0),
+    "warmup_type": choose("warmup_shape", SHAPES),
+    "warmup_min_ratio": fix(0, BEGINS, 0.0),
+    "cos_min_ratio": honour("min_lr"),
+    "warmup_min_lr": fix(0, BEGINS, 0.0),
+    "warmup_max_lr": honour("lr"),
+    "total_num_steps": count("decay_steps"),
+    "last_batch_iteration": fix(-1, BEGINS),
+}
+FP16: dict[str, Key] = {
+    "loss_scale": honour("loss_scale", missing=0.0),
+    "initial_scale_power": honour("initial_scale_power", missing=16),
+    "loss_scale_window": honour("loss_scale_window", missing=1000),
+    "hysteresis": honour("hysteresis", missing=2),
+    "min_loss_scale": honour("min_loss_scale", missing=1.0),
+    "consecutive_hysteresis": fix(False, "overflows count since the scale changed"),
+    "auto_cast": ANYWAY,
+    "fp16_master_weights_and_grads": fix(False, "use --main-params-dtype and --main-grads-dtype"),
 }
 
 TABLE: dict[str, Key] = {
-    "train_batch_size": counted("batch_size"),
-    "train_micro_batch_size_per_gpu": Key(
-        check_count,
-        "`--batch-size` / (`--ranks` x `--grad-accum-steps`)",
-        write=lambda run: run.micro_batch_size,
-    ),
-    "gradient_accumulation_steps": counted("grad_accum_steps"),
-    "gradient_clipping": honoured("clip_norm", missing=1.0),
+    "train_batch_size": count("batch_size"),
+    MICRO: Key(check_count, "`--batch-size` / (`--ranks` x `--grad-accum-steps`)"),
+    "gradient_accumulation_steps": count("grad_accum_steps"),
+    "gradient_clipping": honour("clip_norm", missing=1.0),
     **{f"zero_optimization.{name}": key for name, key in ZERO.items()},
-    "optimizer.type": Key(optimizer, "Adam or AdamW, which are one in DeepSpeed, too", write=lambda _: "AdamW"),
-    "optimizer.params.lr": honoured("lr", missing=1e-3),
-    "optimizer.params.betas": Key(
-        betas,
-        "`--beta1`, `--beta2`",
-        ("beta1", "beta2"),
-        missing=[0.9, 0.999],
-        write=lambda run: [run.beta1, run.beta2],
-    ),
-    "optimizer.params.eps": honoured("eps", missing=1e-8),
-    "optimizer.params.weight_decay": replace(
-        honoured("weight_decay", missing=0.0), says="`--weight-decay`, of matrices alone"
-    ),
-    "optimizer.params.adam_w_mode": fixed(True, "weights decay apart from gradients, as AdamW has it"),
-    "optimizer.params.bias_correction": fixed(True, "AdamW corrects the bias of its moments"),
-    "optimizer.params.amsgrad": fixed(False, "zerolab train uses AdamW as it is"),
-    **keys("optimizer.params.torch_adam optimizer.params.fused optimizer.legacy_fusion", FUSED),
-    "optimizer.params.max_grad_norm": refused("use gradient_clipping"),
-    "scheduler.type": honoured("lr_schedule", words("lr_schedule", KINDS), write=kind_of),
-    "scheduler.params.warmup_num_steps": counted("warmup_steps", 0),
-    "scheduler.params.warmup_type": honoured(
-        "warmup_shape", words("warmup_shape", SHAPES), write=lambda run: {"line": "linear"}.get(run.warmup_shape, "log")
-    ),
-    "scheduler.params.warmup_min_ratio": fixed(
-        0, "every run begins there", lambda run: 0.0 if run.lr_schedule == "cosine" else None
-    ),
-    "scheduler.params.cos_min_ratio": honoured(
-        "min_lr", write=lambda run: run.min_lr / run.lr if run.lr_schedule == "cosine" else None
-    ),
-    "scheduler.params.warmup_min_lr": fixed(
-        0, "every run begins there", lambda run: 0.0 if run.lr_schedule != "cosine" else None
-    ),
-    "scheduler.params.warmup_max_lr": honoured("lr", write=lambda run: run.lr if run.lr_schedule != "cosine" else None),
-    "scheduler.params.total_num_steps": counted(
-        "decay_steps", write=lambda run: run.decay_steps or run.max_steps if run.lr_schedule != "constant" else None
-    ),
-    "scheduler.params.last_batch_iteration": fixed(-1, "every run begins there"),
-    "bf16.enabled": honoured("bf16", truth("bf16"), missing=False, write=lambda run: recipe(run) == "bf16" or None),
-    **keys("bf16.immediate_grad_update bf16.check_grad_overflow fp16.auto_cast", ANYWAY),
-    **keys(
-        "bf16.bf16_master_weights_and_grads bf16.bf16_optimizer_states fp16.fp16_master_weights_and_grads",
-        fixed(False, "use --main-params-dtype, --main-grads-dtype, --exp-avg-dtype and --exp-avg-sq-dtype"),
-    ),
-    "fp16.enabled": honoured("fp16", truth("fp16"), missing=False, write=lambda run: recipe(run) == "fp16" or None),
-    "fp16.loss_scale": honoured("loss_scale", missing=0.0),
-    "fp16.initial_scale_power": honoured("initial_scale_power", missing=16),
-    "fp16.loss_scale_window": honoured("loss_scale_window", missing=1000),
-    "fp16.hysteresis": honoured("hysteresis", missing=2),
-    "fp16.min_loss_scale": honoured("min_loss_scale", missing=1.0),
-    "fp16.consecutive_hysteresis": fixed(False, "overflows are counted since the last change of the scale"),
-    "communication_data_type": honoured("reduce_dtype", write=unusual("reduce")),
-    "data_types.grad_accum_dtype": honoured("main_grads_dtype", write=unusual("main_grads")),
-    "prescale_gradients": fixed(False, "gradients are added up and then divided"),
-    "gradient_predivide_factor": fixed(1.0, "gradients are added up and then divided"),
-    "gradient_allreduce_op": fixed("mean", "gradients are averaged over the ranks"),
-    "sparse_gradients": fixed(False, "gradients are dense; embeddings' too"),
-    "disable_allgather": fixed(False, "new parameters are always handed around by all-gather"),
+    "optimizer.type": Key(check_optimizer, "Adam or AdamW, which are one", always="AdamW"),
+    **{f"optimizer.params.{name}": key for name, key in ADAM.items()},
+    "optimizer.params.max_grad_norm": refuse("use gradient_clipping"),
+    "scheduler.type": choose("lr_schedule", KINDS),
+    **{f"scheduler.params.{name}": key for name, key in SCHEDULER.items()},
+    "bf16.enabled": choose("bf16", SWITCH, False),
+    "fp16.enabled": choose("fp16", SWITCH, False),
+    **{f"fp16.{name}": replace(key, when="fp16") for name, key in FP16.items()},
+    "communication_data_type": honour("reduce_dtype"),
+    "data_types.grad_accum_dtype": honour("main_grads_dtype"),
+    "prescale_gradients": fix(False, "gradients are added up and then divided"),
+    "gradient_predivide_factor": fix(1.0, "gradients are added up and then divided"),
+    "sparse_gradients": fix(False, "gradients are dense; embeddings' too"),
     **keys("zero_allow_untested_optimizer zero_force_ds_cpu_optimizer dataloader_drop_last", ANYWAY),
-    **keys("seq_parallel_communication_data_type vocabulary_size", ANYWAY),
-    "activation_checkpointing.cpu_checkpointing": fixed(False, "activations stay, or --checkpoint-activations"),
-    "activation_checkpointing": taken("whether layers recompute is --checkpoint-activations"),
-    **keys("checkpoint", CHECKPOINTS),
-    **keys("aio", DISK),
-    **keys("steps_per_print wall_clock_breakdown memory_breakdown dump_state log_level comms_logger", taken(TELLS)),
-    **keys("comms_config monitor_config flops_profiler tensorboard wandb csv_monitor comet timers", taken(TELLS)),
-    "elasticity": refused("leave it out; --resume goes on with another number of ranks", only_on=True),
-    "torch_autocast": refused("use bf16.enabled or fp16.enabled", only_on=True),
-    "autotuning": refused("leave it out; zerolab plan says what fits", only_on=True),
-    "curriculum_learning": refused("leave it out; --seq-len is the same in every step", only_on=True),
-    **keys("hybrid_engine data_efficiency progressive_layer_drop eigenvalue", refused("leave it out", only_on=True)),
-    "compile": refused("leave it out; torch.compile works with ZeroEngine"),
-    "sparse_attention": refused("leave it out; attention is torch's own"),
-    **keys("pipeline tensor_parallel expert_parallel", refused("leave it out; all ranks are data-parallel")),
-    "sequence_parallel_size": fixed(1, "all ranks are data-parallel"),
-    "weight_quantization": refused("use --precision fp8"),
-    **keys(
-        "amp nebula compression_training quantize_training", refused("DeepSpeed has taken it out, too; leave it out")
-    ),
+    "activation_checkpointing.cpu_checkpointing": fix(False, "see --checkpoint-activations"),
+    "activation_checkpointing": take("see --checkpoint-activations"),
+    "checkpoint": CHECKPOINTS,
+    "aio": DISK,
+    **keys("steps_per_print wall_clock_breakdown memory_breakdown dump_state log_level comms_logger", take(TELLS)),
+    **keys("comms_config monitor_config flops_profiler tensorboard wandb csv_monitor comet timers", take(TELLS)),
+    "elasticity": refuse("leave it out; --resume takes any ranks", only_on=True),
+    "autotuning": refuse("leave it out; zerolab plan says what fits", only_on=True),
+    "curriculum_learning": refuse("leave it out; --seq-len stays", only_on=True),
+    **keys("hybrid_engine data_efficiency progressive_layer_drop eigenvalue", refuse("leave it out", only_on=True)),
+    "amp": refuse("DeepSpeed has taken it out, too; leave it out"),
 }
-"""By dotted name, in the order in which they are written. A section that stands here by its own name is taken or
-refused as a whole."""
-for name in TABLE:
-    if name.startswith("scheduler.") or (name.startswith("fp16.") and name != "fp16.enabled"):
-        TABLE[name] = replace(TABLE[name], when=name.partition(".")[0])
+"""By dotted name, in the order of writing; a section's own name stands for all in it."""
 
 TORCH_ADAM = {"optimizer.params.weight_decay": 0.01}
 """With torch_adam, torch's own default for a key that is missing."""
 HIDDEN: dict[str, Callable[[int], int]] = {
-    "zero_optimization.reduce_bucket_size": lambda hidden: hidden * hidden,
-    "zero_optimization.stage3_prefetch_bucket_size": lambda hidden: 9 * hidden * hidden // 10,
-    "zero_optimization.stage3_param_persistence_threshold": lambda hidden: 10 * hidden,
+    "bucket_numel": lambda hidden: hidden * hidden,
+    "prefetch_bucket_size": lambda hidden: 9 * hidden * hidden // 10,
+    "param_persistence_threshold": lambda hidden: 10 * hidden,
 }
 """What Hugging Face's trainer makes of "auto", from the model's hidden size."""
-ZERO_, MICRO = "zero_optimization.", "train_micro_batch_size_per_gpu"
 DEFAULTS = {"warmup_num_steps": 1000, "cos_min_ratio": 0.0001}
 PEAK = 0.001
-"""What DeepSpeed takes where a scheduler does not say it; PEAK is WarmupDecayLR's warmup_max_lr, which to WarmupLR is
-the optimizer's lr."""
+"""Of a scheduler that does not say it; PEAK is WarmupDecayLR's warmup_max_lr, elsewhere the lr."""
 
 
 # Reading.
 
 
-@dataclass
-class FromDeepSpeed:
-    """What was read: settings, and what is to be said of them at the start of a run, a sentence each. `missing` are the
-    settings that the file does not give, which have DeepSpeed's defaults."""
-
-    settings: Settings = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    missing: set[str] = field(default_factory=set)
-
-
-def read_deepspeed(path: Path, ranks: int, given: Mapping[str, Any] | None = None) -> FromDeepSpeed:
-    """The settings in a DeepSpeed configuration, for so many ranks. `given` are the run's other settings, from which
-    "auto" is resolved. Raises InputError that names file and key."""
+def read_deepspeed(path: Path, ranks: int, given: Mapping[str, Any] | None = None) -> Reading:
+    """The settings in a file for so many ranks, beside those `given`. Raises InputError that names the key."""
     path = path.expanduser()
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -391,192 +347,157 @@ def read_deepspeed(path: Path, ranks: int, given: Mapping[str, Any] | None = Non
         raise InputError(f"{path}: {error}") from None
 
 
-def read(config: Any, ranks: int, given: Mapping[str, Any] | None = None) -> FromDeepSpeed:
-    """The same of a configuration that is a dict already. Raises InputError that names the key."""
+def read(config: Any, ranks: int, given: Mapping[str, Any] | None = None) -> Reading:
+    """The same of a configuration that is a dict already."""
     if not isinstance(config, dict):
-        raise InputError(f"holds {json.dumps(config):.60}, but a DeepSpeed configuration is an object; give one")
-    return _Reader(config, ranks, given or {}).reading
-
-
-class _Reader:
-    def __init__(self, config: dict[str, Any], ranks: int, given: Mapping[str, Any]) -> None:
-        self.config = dict(config)
-        if "bf16" not in config and "bfloat16" in config:
-            self.config["bf16"] = self.config.pop("bfloat16")
-        self.ranks, self.given = ranks, given
-        scheduler: Any = self.config.get("scheduler")
-        if isinstance(scheduler, dict) and scheduler:
-            needs = ("warmup_num_steps", "cos_min_ratio")[: 1 + (scheduler.get("type") == "WarmupCosineLR")]
-            common = {"warmup_type": "log"} | {name: DEFAULTS[name] for name in needs}
-            params = common | (scheduler.get("params") or {})
-            self.config["scheduler"] = {"type": None, **scheduler, "params": params}
-        # The run as it would be without the file.
-        self.run = {name: field.default for name, field in RunSpec.model_fields.items()}
-        self.run |= {"batch_size": default_batch(given)} | dict(given)
-        self.reading = FromDeepSpeed()
-        self.settings, self.notes = self.reading.settings, self.reading.notes
-        self.autos: list[str] = []
-        self._taken: dict[str, list[str]] = {}
-        self._said_by: dict[str, str] = {}
-        stage = at(self.config, ZERO_ + "stage")
-        self.stage = str(self.run["zero_stage"] if stage in (None, "auto") else stage)
-        for name, key, value in self._entries():
-            self._read(name, key, value)
-        if self.config.get("optimizer") and at(self.config, "optimizer.type") is None:
-            self.notes.append("optimizer.type is not given: AdamW")
-        if at(self.config, "scheduler.type") is not None:
-            self._schedule()
-        self._batch()
-        run = {**self.run, **self.settings}
-        self.notes += [note.format(**run) for note in self.autos]
-        for why, names in self._taken.items():
-            self.notes.append(f"{', '.join(names)} {'changes' if len(names) == 1 else 'change'} nothing here: {why}")
-        self._complete()
-
-    def _entries(self) -> Iterator[tuple[str, Key, Any]]:
-        """Each key that the table has with its value, or the section around it, once."""
-        seen = set()
-        for name, value in leaves(self.config):
-            around = name
-            while around not in TABLE and "." in around:
-                around = around.rpartition(".")[0]
-            if inside := [key.removeprefix(f"{name}.") for key in TABLE if key.startswith(f"{name}.")]:
-                if value == {}:
-                    continue
-                said = json.dumps(value)
-                raise InputError(f'{name} is {said}; give an object, with keys such as "{inside[0]}", or leave it out')
-            if around not in TABLE:
-                near = difflib.get_close_matches(name, TABLE, n=1, cutoff=0.85)
-                remedy = f"did you mean {near[0]}?" if near else "leave it out"
-                raise InputError(f"{name} is no key that zerolab knows; {remedy}")
-            if around not in seen:
-                seen.add(around)
-                yield around, TABLE[around], value if around == name else at(self.config, around)
-
-    def _read(self, name: str, key: Key, value: Any) -> None:
-        if not self._applies(name, key):
-            return
-        if value == "auto" and (key.settings or key.wanted or name == MICRO):
-            self._auto(name, key)
-            return
-        try:
-            settings = key.rule(value)
-        except InputError as error:
-            raise InputError(f"{name} {error}") from None
-        if key.taken and (is_on(value) or not (isinstance(value, dict) or key.taken == TELLS)):
-            self._taken.setdefault(key.taken, []).append(name)
-        for setting, meant in settings.items():
-            self._set(name, setting, meant)
-
-    def _set(self, name: str, setting: str, meant: Any) -> None:
-        kind = RunSpec.model_fields[setting].annotation
-        odd = isinstance(meant, bool | str) or (isinstance(meant, float) and not math.isfinite(meant))
-        if odd and {int, float} & {kind, *get_args(kind)}:
-            # A run would take true for 1.
-            raise InputError(f"{name} is {json.dumps(meant)}; give a number")
-        before = self.settings.setdefault(setting, meant)
-        if setting == "buffer_count" and before != meant:
-            self.settings[setting] = max(before, meant)
-            self.notes.append(f"{name} and {self._said_by[setting]} are one: {self.settings[setting]} buffers")
-        elif before != meant:
-            raise InputError(
-                f"{name} is {meant!r}, but {self._said_by[setting]} says {before!r} and zerolab has one setting for "
-                "both; make them equal"
-            )
-        self._said_by.setdefault(setting, name)
-
-    def _applies(self, name: str, key: Key) -> bool:
-        """Whether a key has a meaning in this configuration. One of stage 3 or of nvme that has none is noted."""
-        if key.when == "fp16":
-            enabled = at(self.config, "fp16.enabled")
-            return bool(self.run["fp16"] if enabled in (None, "auto") else enabled)
-        device = at(self.config, name.rpartition(".")[0] + ".device")
-        if (key.when == "stage 3" and self.stage != "3") or (key.when == "nvme" and device != "nvme"):
-            self._taken.setdefault(f"it is for {key.when}", []).append(name)
-            return False
-        return True
-
-    def _auto(self, name: str, key: Key) -> None:
-        if key.wanted:
-            self.notes.append(f"{name}: auto is {key.wanted}")
-        known = name if name in HIDDEN else name.replace(ZERO_, ZERO_ + "stage3_")
-        # What is asked for beside the file is what it becomes.
-        if known in HIDDEN and not self.given.keys() & {*key.settings} and (hidden := self._hidden()) is not None:
-            value = HIDDEN[known](hidden)
-            self._set(name, key.settings[0], value)
-            said = f"{value}, which follows from the hidden size {hidden} as under Hugging Face's trainer"
-            self.autos.append(f"{name}: auto is {key.settings[0]} {said}")
-            return
-        for setting in key.settings:
-            shown = "max_steps" if setting == "decay_steps" else setting
-            self.autos.append(f"{name}: auto is {shown} {{{shown}}}")
-
-    def _hidden(self) -> int | None:
-        """The width of the model's hidden states; None for a model that there is not, which is said where the run is
-        checked."""
-        shaped = {name: self.given[name] for name in ("model", "model_size", "init_from", *SIZES) if name in self.given}
-        try:
-            return run_of({"seq_len": 1} | shaped).architecture.dim
-        except InputError:
-            return None
-
-    def _schedule(self) -> None:
-        """What of a scheduler follows from two keys."""
-        run = {**self.run, **self.settings}
-        kind, params = self.config["scheduler"].values()
-        if kind != "WarmupLR" and "total_num_steps" not in params:
-            raise InputError(f"scheduler.params.total_num_steps is missing; {kind} wants it")
-        if kind == "WarmupDecayLR" and "warmup_max_lr" not in params and not are_same(run["lr"], PEAK):
-            raise InputError(
-                f"scheduler.params.warmup_max_lr is not given, and then {kind} rises to {PEAK} whatever the "
-                f"optimizer's lr is, which is {run['lr']} here; give warmup_max_lr"
-            )
-        if "min_lr" in self.settings:
-            self.settings["min_lr"] *= float(run["lr"])
-        if not run["warmup_steps"]:
-            self.settings.pop("warmup_shape", None)
-
-    def _batch(self) -> None:
-        """train_batch_size = micro batch per GPU x accumulation steps x ranks; the one that is missing follows."""
-        micro, settings, ranks = self.config.get(MICRO), self.settings, self.ranks
-        whole, steps = (self._asked(name) for name in ("batch_size", "grad_accum_steps"))
-        if micro in (None, "auto"):
-            run = {**self.given, **settings, "ranks": ranks}
-            self.run["batch_size"] = run.get("batch_size", default_batch(run))
-            if micro == "auto":
-                each = int(self.run["batch_size"]) // (ranks * int(run.get("grad_accum_steps", 1)))
-                self.autos.append(f"{MICRO}: auto is batch_size / (ranks x grad_accum_steps): {each}")
+        said = json.dumps(config)[:60]
+        raise InputError(f"holds {said}, but a DeepSpeed configuration is an object; give one")
+    given, file, found = given or {}, entries_of(config), Reading()
+    settings, notes = found.settings, found.notes
+    # The run as it would be without the file.
+    run = {name: field.default for name, field in RunSpec.model_fields.items()}
+    run |= {"batch_size": default_batch(given)} | dict(given)
+    stage, fp16 = (
+        run[setting] if file.get(name) in (None, "auto") else file[name]
+        for name, setting in (("zero_optimization.stage", "zero_stage"), ("fp16.enabled", "fp16"))
+    )
+    heeds = partial(is_heeded, stage, fp16, file)
+    autos, idle = list[str](), dict[str, list[str]]()
+    for name, value in file.items():
+        if name not in TABLE:
+            near = difflib.get_close_matches(name, TABLE, n=1, cutoff=0.85)
+            remedy = f"did you mean {near[0]}?" if near else "leave it out"
+            raise InputError(f"{name} is no key that zerolab knows; {remedy}")
+        key = TABLE[name]
+        if not heeds(name):
+            if key.when != "fp16":
+                idle.setdefault(f"it is for {key.when}", []).append(name)
+        elif value == "auto" and (key.settings or key.wanted or name == MICRO):
+            autos += read_auto(name, given, found)
         else:
-            names = (MICRO, "gradient_accumulation_steps", "train_batch_size")
-            settings |= missing_of(int(micro), steps, whole, ranks, names)
-
-    def _asked(self, setting: str) -> int | None:
-        """A count that the file says, or else a flag."""
-        value: Any = self.settings.get(setting, self.given.get(setting))
-        return int(value) if str(value).isdecimal() else None
-
-    def _complete(self) -> None:
-        """DeepSpeed's defaults for keys that are not in the file; a flag goes before them."""
-        by_torch = TORCH_ADAM if is_on(at(self.config, "optimizer.params.torch_adam")) else {}
-        unless = ", unless the checkpoint has another" if "resume" in self.given else ""
-        for name, key in TABLE.items():
-            if key.missing is None or at(self.config, name) is not None or not self._applies(name, key):
-                continue
-            since = " since 0.19.3 (before, it clipped nothing)" if name == "gradient_clipping" else ""
-            for setting, meant in key.rule(by_torch.get(name, key.missing)).items():
-                if setting in {**self.settings, **self.given}:
-                    continue
-                self.settings[setting] = meant
-                self.reading.missing.add(setting)
+            try:
+                meant = key.rule(value)
+            except InputError as error:
+                raise InputError(f"{name} {error}") from None
+            if key.taken and (is_on(value) or not (isinstance(value, dict) or key.taken == TELLS)):
+                idle.setdefault(key.taken, []).append(name)
+            before, buffers = settings.get("buffer_count"), meant.get("buffer_count")
+            if before and buffers and before != buffers:
+                settings |= (meant := {"buffer_count": max(before, buffers)})
+                other = found.source["buffer_count"]
+                notes.append(f"{name} and {other} are one: {settings['buffer_count']} buffers")
+            found.add(name, meant)
+    if file.get("optimizer.type") is None and any(name.startswith("optimizer.") for name in file):
+        notes.append("optimizer.type is not given: AdamW")
+    run |= settings
+    if file.get("scheduler.type") is not None:
+        fit_schedule(settings, run, file)
+    micro, asked = file.get(MICRO), Settings(given) | settings
+    if micro in (None, "auto"):
+        asked["ranks"] = ranks
+        run["batch_size"] = asked.get("batch_size", default_batch(asked))
+        if micro == "auto":
+            each = int(run["batch_size"]) // (ranks * int(asked.get("grad_accum_steps", 1)))
+            autos.append(f"{MICRO}: auto is batch_size / (ranks x grad_accum_steps): {each}")
+    else:
+        counts = [str(asked.get(name)) for name in ("grad_accum_steps", "batch_size")]
+        steps, whole = (int(count) if count.isdecimal() else None for count in counts)
+        settings |= missing_of(int(micro), steps, whole, ranks, BATCH)
+    notes += [said.format(**run | settings) for said in autos]
+    for why, names in idle.items():
+        notes.append(f"{', '.join(names)} {'changes' if len(names) == 1 else 'change'} nothing here: {why}")
+    # DeepSpeed's defaults for keys that are not in the file; a flag goes before them.
+    by_torch = TORCH_ADAM if is_on(file.get("optimizer.params.torch_adam")) else {}
+    unless = ", unless the checkpoint has another" if "resume" in given else ""
+    for name, key in TABLE.items():
+        if key.missing is None or file.get(name) is not None or not heeds(name):
+            continue
+        since = " since 0.19.3 (before, it clipped nothing)" if name == "gradient_clipping" else ""
+        for setting, meant in key.rule(by_torch.get(name, key.missing)).items():
+            if setting not in settings.keys() | given.keys():
+                settings[setting] = meant
+                found.missing.add(setting)
                 if since or meant != RunSpec.model_fields[setting].default:
-                    self.notes.append(f"{name} is not given: {setting} {meant}, DeepSpeed's default{since or unless}")
-        if not (self.config.keys() | self.given.keys()) & {"train_batch_size", MICRO, "batch_size"}:
-            batch = f"batch_size {self.run['batch_size']}{unless}"
-            self.notes.append(f"neither train_batch_size nor {MICRO} is given: {batch}; DeepSpeed has no default")
+                    by_default = f"DeepSpeed's default{since or unless}"
+                    notes.append(f"{name} is not given: {setting} {meant}, {by_default}")
+    if not (file.keys() | given.keys()) & {"train_batch_size", MICRO, "batch_size"}:
+        batch = f"batch_size {run['batch_size']}{unless}"
+        notes.append(f"neither train_batch_size nor {MICRO} is given: {batch}; DeepSpeed has no default")
+    return found
+
+
+def read_auto(name: str, given: Mapping[str, Any], found: Reading) -> list[str]:
+    """What "auto" becomes, a sentence a setting, to be filled in once all settings are known."""
+    if TABLE[name].wanted:
+        found.notes.append(f"{name}: auto is {TABLE[name].wanted}")
+    said = []
+    for setting in TABLE[name].settings:
+        shown, why = "max_steps" if setting == "decay_steps" else setting, ""
+        # What is asked for beside the file is what it becomes.
+        width = find_width(given) if setting in HIDDEN and setting not in given else None
+        if width is not None:
+            found.add(name, {setting: HIDDEN[setting](width)})
+            why = f", which follows from the hidden size {width} as under Hugging Face's trainer"
+        said.append(f"{name}: auto is {shown} {{{shown}}}{why}")
+    return said
+
+
+def entries_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by the table's names, with what a scheduler does not say."""
+    found: dict[str, Any] = {}
+    for name, value in leaves(config):
+        around = name
+        while around not in TABLE and "." in around:
+            around = around.rpartition(".")[0]
+        if inside := [key.removeprefix(f"{name}.") for key in TABLE if key.startswith(f"{name}.")]:
+            if value == {}:
+                continue
+            like = f'with keys such as "{inside[0]}"'
+            raise InputError(f"{name} is {json.dumps(value)}; give an object, {like}, or leave it out")
+        found[around if around in TABLE else name] = at(config, around) if around in TABLE else value
+    if any(name.startswith("scheduler.") for name in found):
+        cosine = found.setdefault("scheduler.type", None) == "WarmupCosineLR"
+        for name, default in {"warmup_type": "log", **DEFAULTS}.items():
+            if cosine or name != "cos_min_ratio":
+                found.setdefault(f"scheduler.params.{name}", default)
+    return found
+
+
+def is_heeded(stage: Any, fp16: Any, values: Mapping[str, Any], name: str) -> bool:
+    """Whether a key has a meaning beside these others."""
+    device = values.get(f"{name.rpartition('.')[0]}.device")
+    has = {"stage 3": str(stage) == "3", "nvme": device == "nvme", "fp16": bool(fp16)}
+    return has.get(TABLE[name].when, True)
+
+
+def find_width(given: Mapping[str, Any]) -> int | None:
+    """The model's width; None if there is no such model, which the run says."""
+    shaped = {name: given[name] for name in ("model", "model_size", "init_from", *SIZES) if name in given}
+    try:
+        return run_of({"seq_len": 1} | shaped).architecture.dim
+    except InputError:
+        return None
+
+
+def fit_schedule(settings: Settings, run: Mapping[str, Any], file: Mapping[str, Any]) -> None:
+    """What of a scheduler follows from two keys."""
+    kind = file["scheduler.type"]
+    if kind != "WarmupLR" and "scheduler.params.total_num_steps" not in file:
+        raise InputError(f"scheduler.params.total_num_steps is missing; {kind} wants it")
+    no_height = kind == "WarmupDecayLR" and "scheduler.params.warmup_max_lr" not in file
+    if no_height and not are_same(run["lr"], PEAK):
+        raise InputError(
+            f"scheduler.params.warmup_max_lr is not given, and then {kind} rises to {PEAK} whatever the "
+            f"optimizer's lr is, which is {run['lr']} here; give warmup_max_lr"
+        )
+    if "min_lr" in settings:
+        settings["min_lr"] *= float(run["lr"])
+    if not run["warmup_steps"]:
+        settings.pop("warmup_shape", None)
 
 
 def is_on(section: Any) -> bool:
-    """Whether a section is enabled, or has something that is on; whether a switch is on."""
+    """Whether a switch is on, or a section, or something in it."""
     if not isinstance(section, dict):
         return bool(section)
     return bool(section["enabled"]) if "enabled" in section else any(map(is_on, section.values()))
@@ -591,7 +512,7 @@ def at(config: Mapping[str, Any], name: str) -> Any:
 
 
 def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names of all keys with their values. An empty section is a value."""
+    """All keys by dotted names. An empty section is a value."""
     for key, value in config.items():
         if isinstance(value, dict) and value:
             yield from leaves(value, f"{prefix}{key}.")
@@ -603,36 +524,30 @@ def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def write(settings: Settings) -> dict[str, Any]:
-    """The configuration with which DeepSpeed does the same run. The model, its data and how many ranks there are stand
-    in no configuration of DeepSpeed. Reading it back gives the same settings. Raises InputError for a setting that
-    changes the run and that DeepSpeed has no key for."""
+    """The configuration of the same run; model, data and ranks stand in none. Read back it gives the same settings.
+    Raises InputError for a setting that has no key there."""
     run = run_of(settings)
-    for name, why in (
-        ("defer_reduction", "it has no key for when gradients are reduced; leave it out"),
-        ("num_distributed_optimizer_instances", "it has no shards within a machine; give 1"),
-    ):
-        if getattr(run, name) != RunSpec.model_fields[name].default:
-            raise InputError(f"{name} cannot be said to DeepSpeed: {why}")
-    is_scheduled = run.lr_schedule != "constant" or run.warmup_steps > 0
-    if is_scheduled and not run.warmup_steps:
-        raise InputError(f"warmup_steps is 0, and DeepSpeed's {kind_of(run)} wants at least 1; give warmup_steps")
-    if run.lr_schedule == "linear" and run.min_lr:
-        raise InputError(
-            f"min_lr is {run.min_lr}, and DeepSpeed's {kind_of(run)} ends at 0; give lr_schedule cosine, or no min_lr"
-        )
-    config: dict[str, Any] = {}
+    facts, is_scheduled = facts_of(run), run.lr_schedule != "constant" or run.warmup_steps > 0
+    no = "cannot be said to DeepSpeed: it has no"
+    its = f"DeepSpeed's {TABLE['scheduler.type'].write(facts)}"
+    require(not run.defer_reduction, f"defer_reduction {no} key for it; leave it out")
+    require(run.instances == 1, f"num_distributed_optimizer_instances {no} shards within a machine; give 1")
+    fits = run.warmup_steps > 0 or not is_scheduled
+    require_of(run, "warmup_steps", fits, f"{its} wants at least 1; give warmup_steps")
+    fits = run.lr_schedule != "linear" or not run.min_lr
+    require_of(run, "min_lr", fits, f"{its} ends at 0; give lr_schedule cosine, or no min_lr")
+    others = ("warmup_min_lr", "warmup_max_lr")
+    if run.lr_schedule != "cosine":
+        others = ("warmup_min_ratio", "cos_min_ratio")
+    config, values = Settings(), Settings()
     for name, key in TABLE.items():
         *sections, last = name.split(".")
-        has = {
-            "stage 3": run.stage == 3,
-            "nvme": at(config, ".".join([*sections, "device"])) == "nvme",
-            "fp16": recipe(run) == "fp16",
-            "scheduler": is_scheduled,
-        }
-        value = key.write(run) if has.get(key.when, True) else None
-        if value is not None:
+        value = facts["micro_batch_size"] if name == MICRO else key.write(facts)
+        heeded = is_heeded(run.stage, facts["fp16"], values, name)
+        heeded = heeded and (is_scheduled or sections[:1] != ["scheduler"])
+        if heeded and value is not None and last not in others:
             section = config
             for part in sections:
                 section = section.setdefault(part, {})
-            section[last] = str(value) if isinstance(value, Path) else value
+            section[last] = values[name] = value
     return config

@@ -1,10 +1,11 @@
-"""Settings as a program of plain PyTorch: FSDP2 (`fully_shard`) at stages 2 and 3, DDP at stage 0, DDP with
-`ZeroRedundancyOptimizer` at stage 1. Model and data are a small stand-in, for people to put their own in its place."""
+"""Settings as a program of plain PyTorch: FSDP2 (`fully_shard`) at stages 2 and 3, DDP at stage 0, with
+`ZeroRedundancyOptimizer` at stage 1. Model and data are small stand-ins."""
 
 from __future__ import annotations
 
-from zerolab.apps.dialects.keys import Settings, check_fp32, run_of
-from zerolab.errors import InputError
+from string import Template
+
+from zerolab.apps.dialects.keys import Settings, check_fp32, require, require_of, run_of
 from zerolab.precision.recipe import Precision
 from zerolab.run import RunSpec
 
@@ -14,89 +15,85 @@ TORCH = {"fp32": "torch.float32", "bf16": "torch.bfloat16"}
 def write(settings: Settings) -> str:
     """The program's text. Raises InputError for what neither FSDP2 nor DDP does."""
     run = run_of(settings)
-    precision = run.dtypes or Precision()
+    precision, ddp = run.dtypes or Precision(), run.stage < 2
     check(run, precision)
-    parts = (
-        imports(run, precision),
-        constants(run),
-        MODEL.format(block=CHECKPOINTED if run.checkpoint_activations else "block(x)"),
-        sharding(run, precision),
-        STEPS.format(rises=RISES[run.warmup_shape], falls=FALLS[run.lr_schedule]),
-        loop(run, precision),
-    )
-    return "\n\n".join(part.strip("\n") + "\n" for part in parts)
+    mixed, offloads = precision.params != "fp32", run.places.parameters == "host"
+    nested = "    " if ddp and run.defer_reduction else ""
+    facts = {name: getattr(run, name) for name in RunSpec.model_fields}
+    facts |= {name: getattr(run.architecture, name) for name in ("layers", "dim", "heads", "vocab_size")}
+    facts |= {f"zero{stage}": run.stage == stage for stage in range(4)}
+    facts |= {
+        "ddp": ddp,
+        "mixed": mixed,
+        "hybrid": run.instances > 1,
+        "copies": run.instances,
+        "cosine": run.lr_schedule == "cosine",
+        "linear": run.lr_schedule == "linear",
+        "falls": run.lr_schedule != "constant",
+        "log": run.warmup_shape == "log",
+        "math": run.lr_schedule == "cosine" or run.warmup_shape == "log",
+        "decay": run.decay_steps or run.max_steps,
+        "policies": "CPUOffloadPolicy, " * offloads + "MixedPrecisionPolicy, " * mixed,
+        "options": ", mp_policy=precision" * mixed + ", offload_policy=CPUOffloadPolicy()" * offloads,
+        "computed": TORCH[precision.params],
+        "reduced": TORCH[precision.reduce],
+        "adam": "torch.optim.AdamW",
+        "nested": nested,
+        "inside": nested + ("    " if ddp and mixed else ""),
+    }
+    kept = []
+    for line in TEMPLATE.splitlines(keepends=True):
+        *conditions, text = line.split("? ")
+        if all(bool(facts[name.lstrip("!")]) != name.startswith("!") for name in conditions):
+            kept.append(text)
+    return Template("".join(kept)).substitute(facts)
 
 
 def check(run: RunSpec, precision: Precision) -> None:
     """Raise an InputError for what neither FSDP2 nor DDP does."""
-    if run.stage == 1 and run.instances > 1:
-        raise InputError(
-            f"num_distributed_optimizer_instances is {run.instances}, which PyTorch does at stages 2 and 3 only; "
-            "choose one of them, or 1 instance"
-        )
+    why = "PyTorch does this at stages 2 and 3 only; choose one of them, or 1 instance"
+    require_of(run, "num_distributed_optimizer_instances", run.stage != 1 or run.instances == 1, why)
     check_fp32(precision, "PyTorch's AdamW keeps it as the parameters that it updates, which are fp32")
-    if precision.params not in TORCH or precision.fp8:
-        name = "fp8" if precision.fp8 else precision.params
-        raise InputError(f"precision is {name}, which FSDP2 does not do by itself; choose bf16 or fp32")
-    if precision.reduce not in TORCH:
-        raise InputError(f"reduce_dtype is {precision.reduce}, in which gradients overflow; choose bf16 or fp32")
+    name, reduce = "fp8" if precision.fp8 else precision.params, precision.reduce
+    require(name in TORCH, f"precision is {name}, which FSDP2 does not do by itself; choose bf16 or fp32")
+    require(reduce in TORCH, f"reduce_dtype is {reduce}, in which gradients overflow; choose bf16 or fp32")
     places = {run.places.optimizer, run.places.parameters}
-    if places != {"device"} and (places != {"host"} or run.stage != 3):
-        raise InputError(
-            f"offload_optimizer is {run.offload_optimizer} and offload_param {run.offload_param}, but FSDP2 offloads "
-            "both to the host, at stage 3, or none; choose that"
-        )
+    fits = places == {"device"} or (places == {"host"} and run.stage == 3)
+    why = "FSDP2 offloads both to the host, at stage 3, or none; choose that"
+    require_of(run, "offload_optimizer offload_param", fits, why)
 
 
-def imports(run: RunSpec, precision: Precision) -> str:
-    how = {
-        0: "DDP: nothing is sharded",
-        1: "DDP and ZeroRedundancyOptimizer: optimizer states are sharded",
-        2: "FSDP2 that keeps gathered parameters between forward and backward",
-        3: "FSDP2: parameters, gradients and optimizer states are sharded",
-    }[run.stage]
-    lines = [
-        f'"""ZeRO stage {run.stage} in plain PyTorch. {how}.',
-        "",
-        f'Start it with: torchrun --nproc_per_node {run.ranks} FILE"""',
-        "",
-        *(["import contextlib"] if run.stage < 2 and run.defer_reduction else []),
-        *(["import math"] if run.lr_schedule == "cosine" or run.warmup_shape == "log" else []),
-        "import os",
-        "",
-        "import torch",
-        "import torch.distributed as dist",
-        "import torch.nn.functional as F",
-        "from torch import nn",
-    ]
-    if run.stage < 2:
-        lines += ["from torch.distributed.optim import ZeroRedundancyOptimizer"] if run.stage == 1 else []
-        lines += ["from torch.nn.parallel import DistributedDataParallel"]
-    else:
-        more = ["CPUOffloadPolicy"] if run.places.parameters == "host" else []
-        more += ["MixedPrecisionPolicy"] if precision.params != "fp32" else []
-        lines += ["from torch.distributed.device_mesh import init_device_mesh"]
-        lines += [f"from torch.distributed.fsdp import {', '.join([*more, 'fully_shard'])}"]
-    lines += ["from torch.utils.checkpoint import checkpoint"] if run.checkpoint_activations else []
-    return "\n".join(lines)
+TEMPLATE = '''\
+zero0? """ZeRO stage 0 in plain PyTorch. DDP: nothing is sharded.
+zero1? """ZeRO stage 1 in plain PyTorch. DDP and ZeroRedundancyOptimizer: optimizer states are sharded.
+zero2? """ZeRO stage 2 in plain PyTorch. FSDP2 that keeps gathered parameters between forward and backward.
+zero3? """ZeRO stage 3 in plain PyTorch. FSDP2: parameters, gradients and optimizer states are sharded.
+
+Start it with: torchrun --nproc_per_node $ranks FILE"""
+
+ddp? defer_reduction? import contextlib
+math? import math
+import os
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+zero1? from torch.distributed.optim import ZeroRedundancyOptimizer
+ddp? from torch.nn.parallel import DistributedDataParallel
+!ddp? from torch.distributed.device_mesh import init_device_mesh
+!ddp? from torch.distributed.fsdp import ${policies}fully_shard
+checkpoint_activations? from torch.utils.checkpoint import checkpoint
 
 
-def constants(run: RunSpec) -> str:
-    shape = run.architecture
-    values = {
-        "BATCH, MICRO_BATCHES, SEQ_LEN": (run.batch_size, run.grad_accum_steps, run.seq_len),
-        "LAYERS, WIDTH, HEADS, VOCABULARY": (shape.layers, shape.dim, shape.heads, shape.vocab_size),
-        "STEPS, LR, WARMUP": (run.max_steps, run.lr, run.warmup_steps),
-        "BETAS, EPS, WEIGHT_DECAY": ((run.beta1, run.beta2), run.eps, run.weight_decay),
-        "CLIP_NORM, SEED": (run.clip_norm, run.seed),
-    }
-    if run.lr_schedule != "constant":
-        values["MIN_LR, DECAY"] = (run.min_lr, run.decay_steps or run.max_steps)
-    return "\n".join(f"{names} = {', '.join(map(repr, them))}" for names, them in values.items())
+BATCH, MICRO_BATCHES, SEQ_LEN = $batch_size, $grad_accum_steps, $seq_len
+LAYERS, WIDTH, HEADS, VOCABULARY = $layers, $dim, $heads, $vocab_size
+STEPS, LR, WARMUP = $max_steps, $lr, $warmup_steps
+BETAS, EPS, WEIGHT_DECAY = ($beta1, $beta2), $eps, $weight_decay
+CLIP_NORM, SEED = $clip_norm, $seed
+falls? MIN_LR, DECAY = $min_lr, $decay
 
 
-CHECKPOINTED = "checkpoint(block, x, use_reentrant=False)"
-MODEL = '''
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +121,8 @@ class Model(nn.Module):
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         x = self.embedding(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
-            x = {block}
+!checkpoint_activations?             x = block(x)
+checkpoint_activations?             x = checkpoint(block, x, use_reentrant=False)
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), targets.flatten())
 
 
@@ -142,80 +140,40 @@ def parameter_groups(model: nn.Module) -> list[dict]:
     """Weight decay for matrices only."""
     parameters = list(model.parameters())
     return [
-        {{"params": [p for p in parameters if p.dim() >= 2], "weight_decay": WEIGHT_DECAY}},
-        {{"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0}},
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": WEIGHT_DECAY},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
-'''
 
 
-def sharding(run: RunSpec, precision: Precision) -> str:
-    compiled = "    for block in model.blocks:\n        block.compile()\n" if run.compile else ""
-    if run.stage < 2:
-        kind = "ZeroRedundancyOptimizer" if run.stage == 1 else "torch.optim.AdamW"
-        first = "optimizer_class=torch.optim.AdamW, " if run.stage == 1 else ""
-        return f"""
 def shard(model: nn.Module, device: torch.device) -> tuple[nn.Module, torch.optim.Optimizer]:
-{compiled}    groups = parameter_groups(model)
-    wrapped = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
-    return wrapped, {kind}(groups, {first}lr=LR, betas=BETAS, eps=EPS)
-"""
-    options = ["mesh=mesh", f"reshard_after_forward={run.stage == 3}"]
-    mesh = "init_device_mesh(device.type, (dist.get_world_size(),))"
-    if run.instances > 1:
-        mesh = (
-            f"init_device_mesh(\n        device.type, ({run.instances}, dist.get_world_size() // {run.instances}), "
-            'mesh_dim_names=("replicate", "shard")\n    )'
-        )
-    policies = ""
-    if precision.params != "fp32":
-        policies += f"""    # Parameters are sharded and updated in fp32, and computed with in 16 bits.
-    precision = MixedPrecisionPolicy(param_dtype={TORCH[precision.params]}, reduce_dtype={TORCH[precision.reduce]})
-"""
-        options.append("mp_policy=precision")
-    if run.places.parameters == "host":
-        options.append("offload_policy=CPUOffloadPolicy()")
-    return f"""
-def shard(model: nn.Module, device: torch.device) -> tuple[nn.Module, torch.optim.Optimizer]:
-    mesh = {mesh}
-{policies}{compiled}    for module in [*model.blocks, model]:
-        fully_shard(module, {", ".join(options)})
-    return model, torch.optim.AdamW(parameter_groups(model), lr=LR, betas=BETAS, eps=EPS)
-"""
+!ddp? !hybrid?     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+!ddp? hybrid?     mesh = init_device_mesh(
+!ddp? hybrid?         device.type, ($copies, dist.get_world_size() // $copies), mesh_dim_names=("replicate", "shard")
+!ddp? hybrid?     )
+!ddp? mixed?     # Parameters are sharded and updated in fp32, and computed with in 16 bits.
+!ddp? mixed?     precision = MixedPrecisionPolicy(param_dtype=$computed, reduce_dtype=$reduced)
+compile?     for block in model.blocks:
+compile?         block.compile()
+ddp?     groups = parameter_groups(model)
+ddp?     wrapped = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
+zero0?     return wrapped, $adam(groups, lr=LR, betas=BETAS, eps=EPS)
+zero1?     return wrapped, ZeroRedundancyOptimizer(groups, optimizer_class=$adam, lr=LR, betas=BETAS, eps=EPS)
+!ddp?     for module in [*model.blocks, model]:
+!ddp?         fully_shard(module, mesh=mesh, reshard_after_forward=$zero3$options)
+!ddp?     return model, $adam(parameter_groups(model), lr=LR, betas=BETAS, eps=EPS)
 
 
-DONE = "done = min(1.0, (step - WARMUP) / max(1, DECAY - WARMUP))\n    "
-FALLS = {
-    "constant": "return LR",
-    "cosine": DONE + "return MIN_LR + (LR - MIN_LR) * 0.5 * (1 + math.cos(math.pi * done))",
-    "linear": DONE + "return MIN_LR + (LR - MIN_LR) * (1 - done)",
-}
-RISES = {"line": "(step + 1) / (WARMUP + 1)", "log": "math.log(step + 2) / math.log(WARMUP + 2)"}
-STEPS = '''
 def rate_of(step: int) -> float:
     """The learning rate of a step; the first is step 0."""
     if step < WARMUP:
-        return LR * {rises}
-    {falls}
-'''
+!log?         return LR * (step + 1) / (WARMUP + 1)
+log?         return LR * math.log(step + 2) / math.log(WARMUP + 2)
+!falls?     return LR
+falls?     done = min(1.0, (step - WARMUP) / max(1, DECAY - WARMUP))
+cosine?     return MIN_LR + (LR - MIN_LR) * 0.5 * (1 + math.cos(math.pi * done))
+linear?     return MIN_LR + (LR - MIN_LR) * (1 - done)
 
 
-def loop(run: RunSpec, precision: Precision) -> str:
-    lines = ["loss = model(rows[:, :-1], rows[:, 1:]) / MICRO_BATCHES", "loss.backward()"]
-    if run.stage < 2 and precision.params == "bf16":
-        lines[:1] = ["with torch.autocast(device.type, torch.bfloat16):", f"    {lines[0]}"]
-    if run.defer_reduction:
-        last = "micro == MICRO_BATCHES - 1"
-        if run.stage < 2:
-            whole = f"with contextlib.nullcontext() if {last} else model.no_sync():"
-            lines = [whole, *(f"    {line}" for line in lines)]
-        else:
-            lines.insert(0, f"model.set_requires_gradient_sync({last})")
-    body = "\n".join(f"            {line}" for line in lines)
-    made = "model, optimizer = shard(Model().to(device), device)"
-    if run.stage >= 2:
-        made = "# fully_shard brings a block after the other to the device, and only shards stay.\n"
-        made += "    model, optimizer = shard(Model(), device)"
-    return f'''
 def own_gpu() -> torch.device:
     """The GPU of this rank's number on its machine, which torchrun, srun and mpirun say each in their own way; or the
     only one that it sees."""
@@ -238,13 +196,19 @@ def main() -> list[float]:
     if on_gpu:
         torch.cuda.set_device(device)
     torch.manual_seed(SEED)
-    {made}
+ddp?     model, optimizer = shard(Model().to(device), device)
+!ddp?     # fully_shard brings a block after the other to the device, and only shards stay.
+!ddp?     model, optimizer = shard(Model(), device)
     losses = []
     for step in range(STEPS):
         total = torch.zeros((), device=device)
         for micro in range(MICRO_BATCHES):
             rows = batch_of(step, micro, rank, ranks).to(device)
-{body}
+!ddp? defer_reduction?             model.set_requires_gradient_sync(micro == MICRO_BATCHES - 1)
+ddp? defer_reduction?             with contextlib.nullcontext() if micro == MICRO_BATCHES - 1 else model.no_sync():
+ddp? mixed?             ${nested}with torch.autocast(device.type, torch.bfloat16):
+            ${inside}loss = model(rows[:, :-1], rows[:, 1:]) / MICRO_BATCHES
+            ${nested}loss.backward()
             total += loss.detach()
         if CLIP_NORM:
             nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
@@ -255,7 +219,7 @@ def main() -> list[float]:
         dist.all_reduce(total)
         losses.append(total.item() / ranks)
         if rank == 0:
-            print(f"step {{step + 1}} loss {{losses[-1]:.6f}}", flush=True)
+            print(f"step {step + 1} loss {losses[-1]:.6f}", flush=True)
     if own_world:
         dist.destroy_process_group()
     return losses
@@ -264,3 +228,4 @@ def main() -> list[float]:
 if __name__ == "__main__":
     main()
 '''
+"""The program. A line with words and question marks before it is there if the run has these (with !: has not)."""

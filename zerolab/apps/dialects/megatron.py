@@ -3,28 +3,28 @@
 Its data parallelism has four sharding strategies, which are our stages:
 
     no_shard              stage 0    gradients all-reduced
-    optim                 stage 1    gradients all-reduced; nobody keeps more than its slice of the optimizer
+    optim                 stage 1    gradients all-reduced
     optim_grads           stage 2    gradients reduce-scattered
     optim_grads_params    stage 3
 
-`--use-distributed-optimizer` without a strategy is Megatron's older way: stage 1 whose gradients are reduce-scattered.
-All names are Megatron-LM's but `--num-microbatches`, which a text on it has.
+`--use-distributed-optimizer` alone is its older way: stage 1 whose gradients are reduce-scattered. Only
+`--num-microbatches` is no name of Megatron-LM's, but of a text on it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from zerolab.apps.dialects.keys import Rule, Settings, missing_of, run_of
+from zerolab.apps.dialects.keys import Settings, missing_of, require, require_of, run_of
 from zerolab.errors import InputError
 from zerolab.models import LlamaConfig
 from zerolab.precision.recipe import Precision
 from zerolab.run import RunSpec
-from zerolab.run.spec import names_in
+from zerolab.run.spec import SIZES, names_in
 
 STRATEGIES: dict[str, Settings] = {
     "no_shard": {"zero_stage": 0},
@@ -45,218 +45,213 @@ DTYPES = {
 """The dtypes that its precision-aware optimizer has for each state."""
 
 
-Writer = Callable[[Any], Any]
-"""Of what `facts_of` a run says."""
-
-
 @dataclass(frozen=True)
 class Flag:
     """One of Megatron-LM's flags.
 
-    help       what `zerolab train --help` says of it; "" for a flag that `zerolab train` has by the same name
-    takes      what stands for its value there; None if it takes none
-    read       what its value means, or an InputError that goes on after the flag's name
-    write      its value in a run; True for a switch, None or False where it is left out
-    setting    the setting whose value it has as it is
+    help     what `zerolab train --help` says of it; "" if that has such a flag itself
+    takes    what stands for its value there; None if it takes none
+    setting  the setting whose value it has as it is
+    words    else its values, with what each means; of a switch, True
+    parse    else what its value means, or an InputError that goes on after its name
+    make     its value in a run, of `facts_of` it, where neither says it
+    when     the fact without which it is left out
     """
 
-    help: str
+    help: str = ""
     takes: str | None = "N"
-    read: Rule = lambda _: {}
-    write: Writer = lambda _: None
     setting: str = ""
+    words: Mapping[Any, Settings] = field(default_factory=dict)
+    parse: Callable[[Any], Settings] = lambda _: {}
+    make: Callable[[Any], Any] = lambda _: None
+    when: str = ""
+
+    def read(self, value: Any) -> Settings:
+        if self.setting:
+            return {self.setting: value}
+        if not self.words:
+            return self.parse(value)
+        if value not in self.words:
+            raise InputError(f"is {value!r}; give {' or '.join(self.words)}")
+        return self.words[value]
+
+    def write(self, facts: Any) -> Any:
+        """Its value in a run; True for a switch, None or False where it is left out."""
+        if self.when and not getattr(facts, self.when):
+            return None
+        for word, meant in self.words.items():
+            if all(getattr(facts, setting) == value for setting, value in meant.items()):
+                return word
+        return getattr(facts, self.setting) if self.setting else self.make(facts)
 
 
-def same(setting: str, takes: str = "N", write: Writer | None = None) -> Flag:
+def share(setting: str, takes: str = "N", when: str = "") -> Flag:
     """A flag that has a setting's value as it is."""
-    said = f"the same as --{setting.replace('_', '-')}"
-    return Flag(said, takes, lambda value: {setting: value}, write or (lambda m: getattr(m.run, setting)), setting)
+    return Flag(f"the same as --{setting.replace('_', '-')}", takes, setting, when=when)
 
 
-def ours(write: Writer) -> Flag:
+def own(setting: str, when: str = "") -> Flag:
     """A flag that `zerolab train` has by the same name."""
-    return Flag("", write=write)
+    return Flag(setting=setting, when=when)
 
 
-def switch(help: str, meant: Settings, write: Writer = lambda _: None) -> Flag:
-    return Flag(help, None, lambda _: meant, write)
+def switch(help: str, meant: Settings, when: str = "") -> Flag:
+    return Flag(help, None, words={True: meant}, when=when)
 
 
-def choice(help: str, words: Mapping[str, Settings], write: Writer = lambda _: None) -> Flag:
-    """A flag of a few words, each of which means settings; one word alone is written where `write` says so."""
-
-    def read(value: Any) -> Settings:
-        if value not in words:
-            raise InputError(f"is {value!r}; give {' or '.join(words)}")
-        return words[value]
-
-    return Flag(help, "|".join(words), read, lambda m: next(iter(words)) if write(m) is True else write(m))
+def choose(help: str, words: Mapping[str, Settings], when: str = "") -> Flag:
+    return Flag(help, "|".join(words), words=words, when=when)
 
 
-def only(word: str, why: str, write: Writer = lambda _: None) -> Flag:
-    """A flag that may only say what zerolab does anyway."""
-    return choice(why, {word: {}}, write)
-
-
-def number(text: Any) -> int:
+def parse_number(text: Any) -> int:
     """A whole number as a flag has it. The InputError goes on after the flag's name."""
-    if not str(text).isdecimal() or int(text) < 1:
-        raise InputError(f"is {text!r}; give a whole number of at least 1")
+    require(str(text).isdecimal() and int(text) > 0, f"is {text!r}; give a whole number of at least 1")
     return int(text)
 
 
-def power_of_two(value: Any) -> Settings:
+def parse_power_of_two(value: Any) -> Settings:
     try:
         fraction, power = math.frexp(float(value))
     except ValueError:
         fraction, power = 0.0, 0
-    if fraction != 0.5 or not 1 <= power <= 128:
-        raise InputError(f"is {value!r}; give a power of two, such as {2**16}, since the loss scale is one here")
+    fits = fraction == 0.5 and 1 <= power <= 128
+    require(fits, f"is {value!r}; give a power of two, such as {2**16}, which the scale is here")
     return {"initial_scale_power": power - 1}
 
 
-def minutes(value: Any) -> Settings:
+def parse_minutes(value: Any) -> Settings:
     """Of one collective; we say it in seconds."""
-    if number(value) > MOST_MINUTES:
-        raise InputError(f"is {value}; give at most {MOST_MINUTES}")
-    return {"collective_timeout": 60.0 * number(value)}
+    require(parse_number(value) <= MOST_MINUTES, f"is {value}; give at most {MOST_MINUTES}")
+    return {"collective_timeout": 60.0 * parse_number(value)}
 
 
 def facts_of(run: RunSpec) -> SimpleNamespace:
-    """What several flags ask of a run."""
+    """A run's settings as Megatron-LM has them, and what else its flags say."""
     dtypes = run.dtypes or Precision()
     kept = {name: getattr(dtypes, name) for name in DTYPES}
     if dtypes.reduce == kept["main_grads"] == "fp16":
         # Megatron-LM keeps them in fp32 there, with more bytes and the same values.
         kept["main_grads"] = "fp32"
-    # With 16-bit gradients zerolab keeps reduced ones in 16 bits unless it is told otherwise; there it is fp32.
+    # With 16-bit gradients zerolab keeps reduced ones in 16 bits, Megatron-LM in fp32.
     told = dtypes.reduce != "fp32" and dtypes.main_grads == "fp32"
     named = run.model_fields_set & {*names_in("model and data")} - NO_SIZES
+    shape = run.architecture if named else None
+    is_llama = isinstance(shape, LlamaConfig)
+    reduce = None if dtypes.params == "fp32" else dtypes.reduce
     return SimpleNamespace(
-        run=run,
-        shape=run.architecture if named else None,
-        llama=run.architecture if named and isinstance(run.architecture, LlamaConfig) else None,
-        dtypes=dtypes,
-        kept=kept,
-        aware=told or {*kept.values()} != {"fp32"},
-        reduces=None if dtypes.params == "fp32" else dtypes.reduce,
-        dynamic=dtypes.scales_loss and not run.loss_scale,
-        fsdp=run.stage > 1 or (run.stage == 1 and run.reduction == "all_reduce"),
-        recomputes=run.checkpoint_activations,
-        offloads=run.places.optimizer == "host",
-        falls=run.lr_schedule != "constant",
+        **{name: getattr(run, name) for name in RunSpec.model_fields}
+        | {name: getattr(shape, name, None) for name in (*SIZES, "rope_theta")}
+        | {f"{name}_dtype": dtype for name, dtype in kept.items()}
+        | {
+            "shape": shape,
+            "model": "llama" if is_llama else "gpt2",
+            "context": shape and shape.max_seq_len,
+            "has_no_bias": is_llama or (shape and not getattr(shape, "bias", True)),
+            "params_dtype": dtypes.params,
+            "grads_dtype": reduce,
+            "reduce_dtype": reduce,
+            "fp8": dtypes.fp8,
+            "is_aware": told or {*kept.values()} != {"fp32"},
+            "is_dynamic": dtypes.scales_loss and not run.loss_scale,
+            "is_static": dtypes.scales_loss and run.loss_scale,
+            "is_fsdp": run.stage > 1 or (run.stage == 1 and run.reduction == "all_reduce"),
+            "offload_optimizer": run.places.optimizer,
+            "is_offloaded": run.places.optimizer == "host",
+            "is_copied": run.instances > 1,
+            "micro_batch_size": run.micro_batch_size,
+            "falls": run.lr_schedule != "constant",
+            "decay_steps": run.decay_steps or run.max_steps,
+        }
     )
 
 
+RECOMPUTED = "each block is recomputed by itself"
+IN_FP32 = dict.fromkeys(("grads_dtype", "reduce_dtype", "main_grads_dtype"), "fp32")
+NORMS: dict[str, Settings] = {"RMSNorm": {"model": "llama"}, "LayerNorm": {"model": "gpt2"}}
+POSITIONS: dict[str, Settings] = {"rope": {"model": "llama"}, "learned_absolute": {"model": "gpt2"}}
 TABLE: dict[str, Flag] = {
-    "tensor-model-parallel-size": Flag("1: zerolab builds no grids of parallelism yet", write=lambda m: 1),
-    "pipeline-model-parallel-size": Flag("1, likewise", write=lambda m: 1),
+    "tensor-model-parallel-size": Flag("1: zerolab builds no grids of parallelism yet", make=lambda _: 1),
+    "pipeline-model-parallel-size": Flag("1, likewise", make=lambda _: 1),
     "expert-model-parallel-size": Flag("1, likewise"),
     "context-parallel-size": Flag("1, likewise"),
-    "micro-batch-size": Flag("sequences of a rank in a micro-batch", write=lambda m: m.run.micro_batch_size),
-    "global-batch-size": Flag("the same as --batch-size", write=lambda m: m.run.batch_size),
+    "micro-batch-size": Flag("sequences of a rank in a micro-batch", make=lambda m: m.micro_batch_size),
+    "global-batch-size": Flag("the same as --batch-size", make=lambda m: m.batch_size),
     "num-microbatches": Flag("the same as --grad-accum-steps"),
-    "seq-length": same("seq_len"),
-    "train-iters": same("max_steps"),
-    "lr": ours(lambda m: m.run.lr),
-    "lr-decay-style": same("lr_schedule", "constant|cosine|linear"),
-    "adam-beta1": same("beta1", "X"),
-    "adam-beta2": same("beta2", "X"),
-    "adam-eps": same("eps", "X"),
-    "weight-decay": ours(lambda m: m.run.weight_decay),
-    "clip-grad": same("clip_norm", "X"),
-    "seed": ours(lambda m: m.run.seed or None),  # It takes none below 1.
-    "vocab-size": ours(lambda m: m.run.vocab_size),
-    "use-megatron-fsdp": switch("shard; without a strategy: optim_grads_params", {}, lambda m: m.fsdp),
-    "use-distributed-optimizer": switch("shard; without a strategy: stage 1", {}, lambda m: m.run.stage > 0),
-    "overlap-grad-reduce": switch("the same as --overlap", {"overlap": True}, lambda m: m.run.overlap),
-    "overlap-param-gather": switch("likewise", {"overlap": True}, lambda m: m.run.overlap and m.run.stage > 0),
-    "num-distributed-optimizer-instances": ours(lambda m: m.run.instances if m.run.instances > 1 else None),
-    "data-parallel-sharding-strategy": choice(
-        "ZeRO stage 0, 1 (gradients all-reduced), 2 or 3",
-        STRATEGIES,
-        lambda m: [*STRATEGIES][m.run.stage] if m.fsdp else None,
+    "seq-length": share("seq_len"),
+    "train-iters": share("max_steps"),
+    "lr": own("lr"),
+    "lr-decay-style": share("lr_schedule", "constant|cosine|linear"),
+    "adam-beta1": share("beta1", "X"),
+    "adam-beta2": share("beta2", "X"),
+    "adam-eps": share("eps", "X"),
+    "weight-decay": own("weight_decay"),
+    "clip-grad": share("clip_norm", "X"),
+    "seed": own("seed", "seed"),  # It takes none below 1.
+    "vocab-size": own("vocab_size"),
+    "use-megatron-fsdp": switch("shard; without a strategy: optim_grads_params", {}, "is_fsdp"),
+    "use-distributed-optimizer": switch("shard; without a strategy: stage 1", {}, "zero_stage"),
+    "overlap-grad-reduce": switch("the same as --overlap", {"overlap": True}),
+    "overlap-param-gather": switch("likewise", {"overlap": True}, "zero_stage"),
+    "num-distributed-optimizer-instances": own("num_distributed_optimizer_instances", "is_copied"),
+    "data-parallel-sharding-strategy": choose(
+        "ZeRO stage 0, 1 (gradients all-reduced), 2 or 3", STRATEGIES, "is_fsdp"
     ),
     # Megatron-FSDP saves in no other format.
-    "ckpt-format": Flag("any", "NAME", write=lambda m: "fsdp_dtensor" if m.fsdp else None),
-    "bf16": ours(lambda m: m.dtypes.params == "bf16"),
-    "fp16": ours(lambda m: m.dtypes.params == "fp16"),
-    "fp8-format": choice("the same as --fp8", {"hybrid": {"fp8": True}}, lambda m: m.dtypes.fp8),
-    "grad-reduce-in-bf16": switch(
-        "the same as --reduce-dtype bf16", {"reduce_dtype": "bf16"}, lambda m: m.reduces == "bf16"
-    ),
-    "accumulate-allreduce-grads-in-fp32": switch(
-        "gradients are kept, reduced and kept again in fp32",
-        dict.fromkeys(("grads_dtype", "reduce_dtype", "main_grads_dtype"), "fp32"),
-        lambda m: m.reduces == "fp32",
-    ),
+    "ckpt-format": Flag("any", "NAME", make=lambda _: "fsdp_dtensor", when="is_fsdp"),
+    "bf16": Flag(words={True: {"params_dtype": "bf16"}}),
+    "fp16": Flag(words={True: {"params_dtype": "fp16"}}),
+    "fp8-format": choose("the same as --fp8", {"hybrid": {"fp8": True}}),
+    "grad-reduce-in-bf16": switch("the same as --reduce-dtype bf16", {"reduce_dtype": "bf16"}),
+    "accumulate-allreduce-grads-in-fp32": switch("gradients are kept, reduced and kept again in fp32", IN_FP32),
     "use-precision-aware-optimizer": switch(
-        "the dtypes of the optimizer's states are always heeded", {}, lambda m: m.aware
+        "the dtypes of the optimizer's states are always heeded", {}, "is_aware"
     ),
-    "main-params-dtype": ours(lambda m: m.kept["main_params"] if m.aware else None),
-    "main-grads-dtype": ours(lambda m: m.kept["main_grads"] if m.aware else None),
-    "exp-avg-dtype": ours(lambda m: m.kept["exp_avg"] if m.aware else None),
-    "exp-avg-sq-dtype": ours(lambda m: m.kept["exp_avg_sq"] if m.aware else None),
-    "loss-scale": ours(lambda m: (m.dtypes.scales_loss and m.run.loss_scale) or None),
+    **{f"{name.replace('_', '-')}-dtype": own(f"{name}_dtype", "is_aware") for name in DTYPES},
+    "loss-scale": own("loss_scale", "is_static"),
     "initial-loss-scale": Flag(
-        "a power of two", "X", power_of_two, lambda m: 2**m.run.initial_scale_power if m.dynamic else None
+        "a power of two", "X", parse=parse_power_of_two, make=lambda m: 2**m.initial_scale_power,
+        when="is_dynamic",
     ),
-    "min-loss-scale": ours(lambda m: m.run.min_loss_scale if m.dynamic else None),
-    "loss-scale-window": ours(lambda m: m.run.loss_scale_window if m.dynamic else None),
-    "hysteresis": ours(lambda m: m.run.hysteresis if m.dynamic else None),
-    "recompute-granularity": choice(
-        "--checkpoint-activations", {"full": {"checkpoint_activations": True}}, lambda m: m.recomputes
+    "min-loss-scale": own("min_loss_scale", "is_dynamic"),
+    "loss-scale-window": own("loss_scale_window", "is_dynamic"),
+    "hysteresis": own("hysteresis", "is_dynamic"),
+    "recompute-granularity": choose("--checkpoint-activations", {"full": {"checkpoint_activations": True}}),
+    "recompute-method": choose(RECOMPUTED, {"uniform": {}}, "checkpoint_activations"),
+    "recompute-num-layers": choose(RECOMPUTED, {"1": {}}, "checkpoint_activations"),
+    "ddp-bucket-size": share("bucket_numel"),
+    "optimizer-cpu-offload": switch("as --offload-optimizer host", {"offload_optimizer": "host"}),
+    "optimizer-offload-fraction": choose(
+        "all of the optimizer's states are offloaded, or none", {"1.0": {}}, "is_offloaded"
     ),
-    "recompute-method": only("uniform", "each block is recomputed by itself", lambda m: m.recomputes),
-    "recompute-num-layers": only("1", "each block is recomputed by itself", lambda m: m.recomputes),
-    "ddp-bucket-size": same("bucket_numel"),
-    "optimizer-cpu-offload": switch("as --offload-optimizer host", {"offload_optimizer": "host"}, lambda m: m.offloads),
-    "optimizer-offload-fraction": only(
-        "1.0", "all of the optimizer's states are offloaded, or none", lambda m: m.offloads
-    ),
-    "min-lr": ours(lambda m: m.run.min_lr if m.falls else None),
-    "lr-decay-iters": same("decay_steps", write=lambda m: m.run.decay_steps or m.run.max_steps if m.falls else None),
-    "lr-warmup-iters": same("warmup_steps", write=lambda m: m.run.warmup_steps or None),
-    "eval-interval": same("eval_every"),
-    "eval-iters": same("eval_steps", write=lambda m: m.run.eval_steps if m.run.eval_every else None),
+    "min-lr": own("min_lr", "falls"),
+    "lr-decay-iters": share("decay_steps", when="falls"),
+    "lr-warmup-iters": share("warmup_steps", when="warmup_steps"),
+    "eval-interval": share("eval_every"),
+    "eval-iters": share("eval_steps", when="eval_every"),
     "distributed-timeout-minutes": Flag(
-        "--collective-timeout, in minutes",
-        "N",
-        minutes,
+        "--collective-timeout, in minutes", parse=parse_minutes,
         # Both have ten minutes by default.
-        lambda m: f"{m.run.collective_timeout / 60:.0f}" if m.run.collective_timeout != 600 else None,
+        make=lambda m: f"{m.collective_timeout / 60:.0f}" if m.collective_timeout != 600 else None,
     ),
-    "save": same("save_folder", "FOLDER"),
-    "save-interval": same("save_every"),
-    "load": same("resume", "FOLDER"),
-    "num-layers": same("layers", write=lambda m: m.shape and m.shape.layers),
-    "hidden-size": same("dim", write=lambda m: m.shape and m.shape.dim),
-    "num-attention-heads": same("heads", write=lambda m: m.shape and m.shape.heads),
-    "max-position-embeddings": same("context", write=lambda m: m.shape and m.shape.max_seq_len),
-    "hidden-dropout": same("dropout", "X", lambda m: m.shape and m.run.dropout),
-    "attention-dropout": same("dropout", "X", lambda m: m.shape and m.run.dropout),
-    "ffn-hidden-size": same("ffn_dim", write=lambda m: m.llama and m.llama.ffn_dim),
-    "num-query-groups": same("kv_heads", write=lambda m: m.llama and m.llama.kv_heads),
-    "normalization": choice(
-        "what tells --model llama from gpt2",
-        {"RMSNorm": {"model": "llama"}, "LayerNorm": {"model": "gpt2"}},
-        lambda m: m.shape and ("RMSNorm" if m.llama else "LayerNorm"),
-    ),
-    "position-embedding-type": choice(
-        "likewise",
-        {"rope": {"model": "llama"}, "learned_absolute": {"model": "gpt2"}},
-        lambda m: m.shape and ("rope" if m.llama else "learned_absolute"),
-    ),
-    "rotary-base": only("500000", "--model llama has this base", lambda m: m.llama and int(m.llama.rope_theta)),
-    "group-query-attention": switch("as --num-query-groups says", {}, lambda m: m.llama is not None),
-    "swiglu": switch("the feed-forward of --model llama", {"model": "llama"}, lambda m: m.llama is not None),
-    "disable-bias-linear": switch(
-        "as zerolab's models are, unless --bias is given", {}, lambda m: bool(m.llama or (m.shape and not m.shape.bias))
-    ),
-    "untie-embeddings-and-output-weights": switch(
-        "the same as --no-tied-head", {"tied_head": False}, lambda m: m.shape and not m.shape.tied_head
-    ),
-}
+    "save": share("save_folder", "FOLDER"),
+    "save-interval": share("save_every"),
+    "load": share("resume", "FOLDER"),
+    "num-layers": share("layers"),
+    "hidden-size": share("dim"),
+    "num-attention-heads": share("heads"),
+    "max-position-embeddings": share("context"),
+    "hidden-dropout": share("dropout", "X", "shape"),
+    "attention-dropout": share("dropout", "X", "shape"),
+    "ffn-hidden-size": share("ffn_dim"),
+    "num-query-groups": share("kv_heads"),
+    "normalization": choose("what tells --model llama from gpt2", NORMS, "shape"),
+    "position-embedding-type": choose("likewise", POSITIONS, "shape"),
+    "rotary-base": choose("--model llama has this base", {"500000": {}}, "rope_theta"),
+    "group-query-attention": switch("as --num-query-groups says", {}, "kv_heads"),
+    "swiglu": switch("the feed-forward of --model llama", {"model": "llama"}, "shape"),
+    "disable-bias-linear": switch("as zerolab's models are, unless --bias is given", {}, "has_no_bias"),
+    "untie-embeddings-and-output-weights": switch("the same as --no-tied-head", {"tied_head": False}),
+}  # fmt: skip
 """By name, without the dashes before it, in the order in which they are written."""
 FLAGS = {name: flag for name, flag in TABLE.items() if flag.help}
 """Those that `zerolab train` takes beside its own."""
@@ -267,19 +262,18 @@ BATCH = ("micro-batch-size", "num-microbatches", "global-batch-size")
 
 
 def flags_of(names: Iterable[str]) -> dict[str, str]:
-    """Of flags that were given, which one says which setting; of those whose value becomes a setting as it is."""
+    """By setting, which of these flags has its value."""
     return {FLAGS[name].setting: name for name in names if FLAGS[name].setting}
 
 
 def read(flags: Mapping[str, Any], ranks: int) -> Settings:
-    """The settings that flags of `FLAGS` mean, for so many ranks. A switch has the value True. Raises InputError of one
-    sentence that names the flag and what to do."""
+    """What `FLAGS` mean for so many ranks; a switch is True. Raises InputError that names the flag."""
     settings: Settings = {}
     for name, value in flags.items():
         try:
             meant = FLAGS[name].read(value)
             if name in (*GRIDS, *BATCH):
-                number(value)
+                parse_number(value)
         except InputError as error:
             raise InputError(f"--{name} {error}") from None
         for setting, value_of_it in meant.items():
@@ -304,16 +298,11 @@ def read_sharding(flags: Mapping[str, Any]) -> Settings:
     if strategy is None:
         older = {"zero_stage": 1, "reduction": "reduce_scatter"}
         return STRATEGIES["optim_grads_params"] if fsdp else older if on else {}
-    if strategy != "no_shard" and not on:
-        raise InputError(
-            f"--data-parallel-sharding-strategy is {strategy} but nothing turns sharding on; add "
-            "--use-distributed-optimizer"
-        )
-    if strategy == "no_shard" and on and not fsdp:
-        raise InputError(
-            "--use-distributed-optimizer is given but --data-parallel-sharding-strategy is no_shard, which shards "
-            "nothing; choose optim, optim_grads or optim_grads_params, or leave the flag out"
-        )
+    said = f"--data-parallel-sharding-strategy is {strategy}"
+    shards = strategy != "no_shard"
+    require(on or not shards, f"{said} but nothing turns sharding on; add --use-distributed-optimizer")
+    shards_nothing = f"--use-distributed-optimizer is given but {said}, which shards nothing"
+    require(shards or fsdp or not on, f"{shards_nothing}; choose another, or leave the flag out")
     return STRATEGIES[strategy]
 
 
@@ -328,16 +317,16 @@ def read_batch(flags: Mapping[str, Any], ranks: int) -> Settings:
 
 
 def write(settings: Settings) -> list[str]:
-    """Megatron-LM's flags for a run, as words of a command line; how many processes there are is its launcher's to say.
-    The model's sizes are among them if `settings` names the model. Raises InputError for what Megatron-LM has no flag
-    for."""
+    """Words of a command line, with the model's sizes if `settings` names it. Raises InputError for what Megatron-LM
+    has no flag for."""
     run = run_of(settings)
     facts = facts_of(run)
-    check(run, facts.dtypes, facts.kept)
+    check(run, facts)
     values = {name: flag.write(facts) for name, flag in TABLE.items()}
-    if not facts.llama:
+    if facts.model == "gpt2":
         # A GPT's norm is said after its positions.
-        values |= {name: values.pop(name) for name in [*values][[*values].index("normalization") :] if name[0] != "p"}
+        later = [*values][[*values].index("normalization") :]
+        values |= {name: values.pop(name) for name in later if name[0] != "p"}
     words: list[str] = []
     for name, value in values.items():
         if value is not None and value is not False:
@@ -345,35 +334,29 @@ def write(settings: Settings) -> list[str]:
     return words
 
 
-def check(run: RunSpec, precision: Precision, kept: Mapping[str, str]) -> None:
+def check(run: RunSpec, facts: SimpleNamespace) -> None:
     """Raise an InputError for what Megatron-LM has no flag for."""
-    if run.warmup_steps and run.warmup_shape != "line":
-        raise InputError(f"warmup_shape is {run.warmup_shape}, and Megatron-LM warms up in a line; choose line")
+    precision = run.dtypes or Precision()
+    fits = not run.warmup_steps or run.warmup_shape == "line"
+    require_of(run, "warmup_shape", fits, "Megatron-LM warms up in a line; choose line")
     known = {"fp32": ("fp32",), "bf16": ("bf16", "fp32"), "fp16": ("fp16", "fp32")}[precision.params]
     for name in ("reduce", "grads"):
         # In which dtype gradients are kept until they are reduced, and travel: there these two are one.
-        if (dtype := getattr(precision, name)) not in known or dtype != precision.reduce:
-            raise InputError(
-                f"{name}_dtype is {dtype}, and Megatron-LM keeps and reduces gradients of {precision.params} "
-                f"parameters in {' or '.join(known)}; choose one for grads_dtype and reduce_dtype"
-            )
-    if precision.params != "fp32" and precision.reduce == "fp32" != precision.main_grads:
-        raise InputError(
-            f"main_grads_dtype is {precision.main_grads}, and Megatron-LM keeps gradients that are reduced in fp32 so; "
-            "choose fp32"
+        dtype = getattr(precision, name)
+        require(
+            dtype in known and dtype == precision.reduce,
+            f"{name}_dtype is {dtype}, and Megatron-LM keeps and reduces gradients of {precision.params} "
+            f"parameters in {' or '.join(known)}; choose one for grads_dtype and reduce_dtype",
         )
-    for name, dtype in kept.items():
-        if dtype not in DTYPES[name]:
-            raise InputError(
-                f"{name}_dtype is {dtype}, and Megatron-LM keeps it in {' or '.join(DTYPES[name])} only; choose one"
-            )
-    if run.places.optimizer == "disk" or run.places.parameters != "device":
-        raise InputError(
-            f"offload_optimizer is {run.offload_optimizer} and offload_param {run.offload_param}, but Megatron-LM "
-            "offloads optimizer states to the host only; choose that, or nothing"
-        )
-    if run.collective_timeout % 60:
-        raise InputError(
-            f"collective_timeout is {run.collective_timeout:g} s, and Megatron-LM has whole minutes; choose a multiple "
-            "of 60"
-        )
+    fits, kept_in = "fp32" in (precision.params, precision.main_grads), precision.main_grads
+    why = "and Megatron-LM keeps gradients that are reduced in fp32 so; choose fp32"
+    require(fits or precision.reduce != "fp32", f"main_grads_dtype is {kept_in}, {why}")
+    for name in DTYPES:
+        dtype = getattr(facts, f"{name}_dtype")
+        why = f"and Megatron-LM keeps it in {' or '.join(DTYPES[name])} only; choose one"
+        require(dtype in DTYPES[name], f"{name}_dtype is {dtype}, {why}")
+    fits = run.places.optimizer != "disk" and run.places.parameters == "device"
+    why = "Megatron-LM offloads optimizer states to the host only; choose that, or nothing"
+    require_of(run, "offload_optimizer offload_param", fits, why)
+    why = "Megatron-LM has whole minutes; choose a multiple of 60"
+    require_of(run, "collective_timeout", run.collective_timeout % 60 == 0, why)

@@ -1,15 +1,8 @@
-"""What a sweep runs: its settings, some with several values, and the cases that are their product.
+"""What a sweep runs: settings, some with several values, and the cases that are their product. Settings that do not
+multiply are entries of `cases`:
 
-    zero_stage: [0, 1, 2, 3]
     gbit_per_s: [none, 10, 1]
-    world: lockstep
-
-Names are those of `zerolab train`, and a few of a sweep's own: `SHORT`, `wire` (simulated by us, or shaped by the
-kernel) and `hosts` (on how many the ranks are). Settings that do not multiply are entries of `cases`:
-
-    cases:
-      - {zero_stage: 2, offload_optimizer: host}
-      - {zero_stage: 3}
+    cases: [{zero_stage: 2, offload_optimizer: host}, {zero_stage: 3}]
 """
 
 from __future__ import annotations
@@ -41,8 +34,9 @@ SHARED = (
 MODELS = {"models", "model", "model_size"}
 CASES = "cases"
 WIRES = ("simulated", "shaped")
-TOLD = ("model", "model_size", "zero_stage", "ranks", "precision", "gbit_per_s", "latency_us", "world")
-"""Settings that each row tells, also those that are as by default."""
+DEFAULTS = {"wire": WIRES[0]} | {name: field.default for name, field in RunSpec.model_fields.items()}
+SHOWN = ("model", "model_size", "zero_stage", "ranks", "precision", "gbit_per_s", "latency_us", "world")
+"""Settings that each row shows, also those that are as by default."""
 Settings = dict[str, Any]
 
 
@@ -54,7 +48,7 @@ class SweepCase:
     hosts     0 where the link is simulated
     settings  what is not as by default
     key       made of these: a setting that we add later makes no other case
-    told      the settings of its row
+    shown     the settings of its row
     """
 
     config: RunSpec
@@ -71,10 +65,10 @@ class SweepCase:
         return hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
-    def told(self) -> Settings:
-        everything = self.config.model_dump(mode="json")
-        found = {name: everything[name] for name in (*TOLD, *self.varied) if name in everything}
-        return {**found, "wire": WIRES[0], **self.settings}
+    def shown(self) -> Settings:
+        everything = self.config.model_dump(mode="json") | {"wire": WIRES[0]}
+        names = [name for name in (*SHOWN, *self.varied, "wire") if name in everything]
+        return {name: everything[name] for name in names} | self.settings
 
     @property
     def title(self) -> str:
@@ -91,27 +85,26 @@ def read_file(path: Path) -> Settings:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         why = " ".join(str(error).split())
         raise InputError(f"{path} is no YAML ({why}); write a line 'name: value' for each setting") from None
-    if not isinstance(read, dict) or not read:
-        raise InputError(f"{path} holds no settings; write a line 'name: value' for each, as zero_stage: [0, 1, 2, 3]")
-    return {str(name): value for name, value in read.items()}
+    if isinstance(read, dict) and read:
+        return {str(name): value for name, value in read.items()}
+    raise InputError(f"{path} holds no settings; write a line 'name: value' for each")
 
 
 def make_cases(settings: Mapping[str, Any]) -> list[SweepCase]:
-    """The product of all settings with several values, the first varying slowest, for each entry of `cases`, whose
-    settings come before those outside. Equal cases count once."""
-    outside = named({name: value for name, value in settings.items() if name != CASES})
-    entries = [named(entry) for entry in entries_of(settings.get(CASES, [{}]))]
+    """The product of all settings, the first varying slowest, for each entry of `cases`, whose settings come before
+    those outside. Equal cases count once."""
+    outside = use_own_names({name: value for name, value in settings.items() if name != CASES})
+    entries = [use_own_names(entry) for entry in entries_of(settings.get(CASES, [{}]))]
     apart = dict.fromkeys(name for entry in entries for name in entry)
-    defaults = {"wire": WIRES[0], **{name: field.default for name, field in RunSpec.model_fields.items()}}
     cases: dict[str, SweepCase] = {}
     for entry in entries:
-        values = {name: listed(name, value) for name, value in (outside | entry).items()}
+        values = {name: list_values(name, value) for name, value in (outside | entry).items()}
         varying = [name for name, all_of in values.items() if len(all_of) > 1]
         for chosen in itertools.product(*values.values()):
             one = dict(zip(values, chosen, strict=True))
-            varied = {name: one.get(name, defaults.get(name)) for name in dict.fromkeys([*apart, *varying])}
+            varied = {name: one.get(name, DEFAULTS.get(name)) for name in dict.fromkeys([*apart, *varying])}
             try:
-                case = make_case(spelled_out(one), varied)
+                case = make_case(one, varied)
             except InputError as error:
                 raise InputError(f"{title_of(varied)}: {error}" if varied else str(error)) from None
             cases.setdefault(case.key, case)
@@ -130,6 +123,9 @@ def entries_of(given: Any) -> list[Settings]:
 def make_case(settings: Settings, varied: Settings) -> SweepCase:
     """The case of a run's settings and a sweep's own."""
     wire, hosts = settings.pop("wire", WIRES[0]), settings.pop("hosts", None)
+    if "models" in settings:
+        kind, colon, size = str(settings.pop("models")).rpartition(":")
+        settings |= {"model_size": size} | ({"model": kind} if colon else {})
     config = RunSpec(**with_shape(settings))
     check_here(config)
     if wire not in WIRES:
@@ -137,16 +133,16 @@ def make_case(settings: Settings, varied: Settings) -> SweepCase:
     if wire == "simulated":
         return SweepCase(config, varied)
     if config.world != "processes" or config.collective_impl == "shared" or config.device == "cuda":
-        only = "carries messages of processes on the CPU"
-        raise InputError(f"wire is shaped, which {only}; leave world, collective_impl and device out")
+        said = "wire is shaped, which carries messages of processes on the CPU"
+        raise InputError(f"{said}; leave world, collective_impl and device out")
     hosts = config.ranks if hosts is None else hosts
     if not str(hosts).isdecimal() or int(hosts) < 1 or config.ranks % int(hosts):
         raise InputError(f"hosts is {hosts} for {config.ranks} ranks; give a number that divides them")
     return SweepCase(config, varied, int(hosts))
 
 
-def named(settings: Mapping[str, Any]) -> Settings:
-    """Settings by their own names."""
+def use_own_names(settings: Mapping[str, Any]) -> Settings:
+    """Settings by their own names. Raises InputError for what no sweep has."""
     known, found = {*RunSpec.model_fields, "models", "wire", "hosts"}, dict[str, Any]()
     for name, value in settings.items():
         own = SHORT.get(name, name)
@@ -164,30 +160,21 @@ def named(settings: Mapping[str, Any]) -> Settings:
     return found
 
 
-def listed(name: str, value: Any) -> list[Any]:
+def list_values(name: str, value: Any) -> list[Any]:
     """The values of a setting. The word none is no value, for a setting that may have none."""
-    all_of = value if isinstance(value, list) else [value]
-    if not all_of:
+    if value == []:
         raise InputError(f"{name} is an empty list; give it a value or leave it out")
     none: Any = "none"
     if field := RunSpec.model_fields.get(name):
         words = get_args(field.annotation)
         none = None if NoneType in words else field.default if none in words else none
-    return [none if one == "none" else one for one in all_of]
+    return [none if one == "none" else one for one in (value if isinstance(value, list) else [value])]
 
 
-def spelled_out(settings: Settings) -> Settings:
-    """Settings of a run: a model's name as its kind and size."""
-    found = dict(settings)
-    if "models" in found:
-        kind, colon, size = str(found.pop("models")).rpartition(":")
-        found |= {"model_size": size} | ({"model": kind} if colon else {})
-    return found
-
-
-def title_of(settings: Mapping[str, Any]) -> str:
+def title_of(settings: Settings) -> str:
     """Settings in a line: "zero_stage 3, gbit_per_s 10"."""
-    return ", ".join(f"{name} {'none' if value is None else value}" for name, value in settings.items()) or "the case"
+    words = {name: "none" if value is None else value for name, value in settings.items()}
+    return ", ".join(f"{name} {word}" for name, word in words.items()) or "the case"
 
 
 def varied_names(cases: Iterable[SweepCase]) -> Iterator[str]:

@@ -1,13 +1,10 @@
-"""What a row says of a case: predicted figures and measured ones.
-
-Bytes are those of the rank that has most, seconds those of a step.
-"""
+"""What a row says of a case, predicted and measured: bytes of the rank that has most, seconds of a step."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,22 +41,27 @@ def run_traced(config: RunSpec, trace: Path | None = None) -> Figures:
     """The figures of a run, whose trace goes to a file."""
     corpus = load_data(config)
     # Any path turns tracing on; the trace stays in the report.
-    report = train(config.model_copy(update={"trace": Path("trace.json")}), corpus, weights=weights_of(config))
+    traced = config.model_copy(update={"trace": Path("trace.json")})
+    report = train(traced, corpus, weights=weights_of(config))
     if trace is not None:
         write_file(trace, trace_of(report))
-    return measured(report, corpus)
+    return measure(report, corpus)
 
 
-def measured(report: Report, corpus: Corpus) -> Figures:
+def measure(report: Report, corpus: Corpus) -> Figures:
     """The figures of a run of this text that was traced."""
-    config = report.config
+    config, predicted = report.config, report.memory_predicted
+    states = {kind: report.memory_measured.get(kind, []) for kind in predicted}
     # On the CPU a tracker sees the text, unless it is mapped from files.
     on_gpus = torch.cuda.is_available() and config.device != "cpu"
     uncounted = on_gpus or isinstance(corpus, MappedCorpus)
     text = 0 if uncounted else corpus.train.nbytes + corpus.valid.nbytes
-    predicted = report.memory_predicted
-    states = {kind: report.memory_measured.get(kind, []) for kind in predicted}
-    parts, seconds = mean_parts(report), step_seconds(report)
+    by_rank = [parts_of(trace, report) for trace in report.traces]
+    parts = StepParts(*map(statistics.fmean, zip(*chain(*by_rank), strict=True)))
+    seconds = report.median_step_seconds
+    if config.world == "lockstep":
+        # A step ends when its slowest rank does.
+        seconds = statistics.median(max(step)[0] for step in zip(*by_rank, strict=True))
     found = {
         "loss": report.loss,
         "parameters_sha256": report.parameters_sha256,
@@ -68,72 +70,53 @@ def measured(report: Report, corpus: Corpus) -> Figures:
         "communication_share": parts.communication / parts.step,
         "overlap_share": parts.overlap / parts.communication if parts.communication else None,
         "waiting_share": parts.waiting / parts.step,
-        "sent_bytes_predicted": most(report.traffic_predicted),
-        "sent_bytes": most(report.traffic_measured),
+        "sent_bytes_predicted": find_most(report.traffic_predicted),
+        "sent_bytes": find_most(report.traffic_measured),
         "traffic_is_stated": report.traffic_is_stated,
-        "state_bytes_predicted": most(predicted),
-        "state_bytes": most(states),
+        "state_bytes_predicted": find_most(predicted),
+        "state_bytes": find_most(states),
         "peak_bytes_predicted": gpu_bytes(config.but(on_gpus=on_gpus)),
-        "peak_bytes": most(report.peak) - text,
+        "peak_bytes": find_most(report.peak) - text,
     }
     for place in OFFLOADED:
         if any(kind.startswith(place) for kind in predicted):
-            name = place.rstrip(":")
-            found |= {f"{name}_bytes_predicted": most(predicted, place), f"{name}_bytes": most(states, place)}
+            name = f"{place.rstrip(':')}_bytes"
+            found |= {f"{name}_predicted": find_most(predicted, place), name: find_most(states, place)}
     return found
 
 
-def predicted_times(config: RunSpec, device: Machine | None) -> Figures:
+def predict_times(config: RunSpec, device: Machine | None) -> Figures:
     """Of a step on this device; None without one, and with copies of the shards."""
+    figures: Sequence[float | None] = (None, None, None)
+    if device is not None and config.instances == 1:
+        step = predict_step(config, device, config.link, clips=bool(config.clip_norm), overlap=config.overlap)
+        figures = step.seconds, step.communication / step.seconds, step.exposed / step.seconds
     names = ("step_seconds", "communication_share", "waiting_share")
-    if device is None or config.num_distributed_optimizer_instances > 1:
-        return {f"{name}_predicted": None for name in names}
-    step = predict_step(config, device, config.link, clips=bool(config.clip_norm), overlap=config.overlap)
-    figures = (step.seconds, step.communication / step.seconds, step.exposed / step.seconds)
     return {f"{name}_predicted": figure for name, figure in zip(names, figures, strict=True)}
 
 
-def most(kinds: Mapping[str, Sequence[float]], place: str = "") -> float:
+def find_most(kinds: Mapping[str, Sequence[float]], place: str = "") -> float:
     """Bytes of the rank that has most at a place: on the device, if none is named."""
-    wanted = [sizes for kind, sizes in kinds.items() if sizes and kind.startswith(place or OFFLOADED) is bool(place)]
-    return max(map(sum, zip(*wanted, strict=True)), default=0)
+    there = [kind for kind in kinds if kind.startswith(place or OFFLOADED) is bool(place)]
+    return max(map(sum, zip(*(kinds[kind] for kind in there if kinds[kind]), strict=True)), default=0)
 
 
-def step_seconds(report: Report) -> float:
-    """Seconds of a step, which ends when its slowest rank does: the median over steps."""
-    if report.config.world != "lockstep":
-        return report.median_step_seconds
-    by_step = [steps_of(trace, report) for trace in report.traces]
-    return statistics.median(max(step.seconds for step in of_ranks) for of_ranks in zip(*by_step, strict=True))
-
-
-def mean_parts(report: Report) -> StepParts:
-    """Means over the ranks and the steps that no tracker slowed down."""
-    found = [parts_of(step, trace.spans) for trace in report.traces for step in steps_of(trace, report)]
-    return StepParts(*map(statistics.fmean, zip(*found, strict=True)))
-
-
-def steps_of(trace: RankTrace, report: Report) -> list[Span]:
-    """Those after the tracked ones and the one that follows, whose parameters have been waited for before it began; or
-    all if there are no others."""
+def parts_of(trace: RankTrace, report: Report) -> list[StepParts]:
+    """Of steps after the tracked ones and the one that follows, which need not wait for parameters; or of all."""
     steps = [span for span in trace.spans if span.name.startswith(STEP)]
-    return [step for step in steps if number_of(step) > report.resumed_step + report.tracked_steps + 1] or steps
+    first = report.resumed_step + report.tracked_steps + 2
+    return [part_step(step, trace.spans) for step in [one for one in steps if number_of(one) >= first] or steps]
 
 
-def parts_of(step: Span, spans: Iterable[Span]) -> StepParts:
+def part_step(step: Span, spans: Iterable[Span]) -> StepParts:
     """Of what began before the step, or ended after it, its part counts."""
     inside: dict[str, list[Interval]] = {"collective": [], "compute": [], "wait": []}
     for span in spans:
-        start, stop = max(span.start, step.start), min(span.stop, step.stop)
-        if stop > start and span.kind in inside and (span.kind != "compute" or span.name in PARTS):
-            inside[span.kind].append((start, stop))
+        if span.kind in inside and (span.kind != "compute" or span.name in PARTS):
+            inside[span.kind] += intersect([(span.start, span.stop)], [(step.start, step.stop)])
     both = intersect(inside["collective"], inside["compute"])
-    return StepParts(
-        step.seconds,
-        total(inside["collective"]),
-        total(both) - total(intersect(both, inside["wait"])),
-        total(inside["wait"]),
-    )
+    hidden = total(both) - total(intersect(both, inside["wait"]))
+    return StepParts(step.seconds, total(inside["collective"]), hidden, total(inside["wait"]))
 
 
 def intersect(one: Iterable[Interval], other: Iterable[Interval]) -> list[Interval]:

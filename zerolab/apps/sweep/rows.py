@@ -1,21 +1,18 @@
-"""The rows of a sweep: a folder with `rows.jsonl`, a line of JSON for each case, and `rows.csv`, made of it.
-
-The file is replaced when a case has ended, so that it is whole at every moment. One sweep at a time has a folder.
-"""
+"""The rows of a sweep: a folder with `rows.jsonl`, a line a case, whole at every moment, and `rows.csv`."""
 
 from __future__ import annotations
 
 import csv
-import fcntl
 import io
 import json
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from zerolab.errors import DiskError, InputError
-from zerolab.files import write_whole
+from zerolab.files import open_locked, write_whole
 from zerolab.ranks.folders import reason
 
 LINES, TABLE, LOCK = "rows.jsonl", "rows.csv", ".lock"
@@ -49,13 +46,11 @@ def read_rows(folder: Path) -> list[Row]:
     return list(rows.values())
 
 
-def csv_of(rows: Iterable[Row]) -> str:
+def make_csv(rows: Collection[Row]) -> str:
     """Of each row its settings, and the figures that are single values."""
     settings = sorted({name for row in rows for name in row["settings"]})
-    flat = [
-        {**row["settings"], **{name: value for name, value in row.items() if not isinstance(value, list | dict)}}
-        for row in rows
-    ]
+    single = [{name: value for name, value in row.items() if not isinstance(value, list | dict)} for row in rows]
+    flat = [row["settings"] | values for row, values in zip(rows, single, strict=True)]
     names = dict.fromkeys([*settings, *(name for row in flat for name in row)])
     text = io.StringIO()
     writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
@@ -65,19 +60,19 @@ def csv_of(rows: Iterable[Row]) -> str:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def hold(folder: Path) -> Iterator[None]:
     """Make the folder, and have it alone while the block runs."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / LOCK, "a")  # noqa: SIM115
+        lock = open_locked(folder / LOCK)
+    except BlockingIOError:
+        raise InputError(f"--out: another sweep is writing to {str(folder)!r}; name another folder") from None
     except OSError as error:
         raise InputError(f"--out: {str(folder)!r} cannot be written ({reason(error)}); name another folder") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(f"--out: another sweep is writing to {str(folder)!r}; name another folder") from None
+    try:
         yield
+    finally:
+        os.close(lock)
 
 
 def write_file(path: Path, text: str) -> None:

@@ -1,12 +1,11 @@
 """Cases on wires that the kernel shapes, between hosts that are network namespaces.
 
-A job is a shell's script, which `unshare` gives a network of its own, the switch, and a /run of its own, where `ip
-netns` keeps the names of hosts. It joins them to the switch by wires that `tc` shapes, and becomes a Python that forks
-the ranks, which enter the networks of their hosts. The kernel kills them when that Python ends, and takes away networks
-and names with their last process: nothing is left to clear, whatever is killed.
+A job is a shell's script in a network and a /run of its own, where `ip netns` keeps the names of hosts. It joins them
+by wires that `tc` shapes, and becomes a Python that forks the ranks, which enter their hosts. The kernel ends them with
+that Python, and networks with their last process: nothing is left to clear.
 
-Tried on Linux 6.18 with iproute2 6.1, as root; as another user only that hosts and wires are made. Bandwidths (tbf)
-were shaped there. That kernel has no netem, which latencies need, so a latency above 0 was refused before any case ran.
+Tried on Linux 6.18 with iproute2 6.1, as root; as another user only that hosts and wires are made. That kernel has tbf
+(bandwidths) and no netem (latencies), so a latency above 0 was refused before any case ran.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from zerolab.apps.cost.calibration import carried
+from zerolab.apps.cost.calibration import Seconds, carried
 from zerolab.apps.sweep.cases import SweepCase
 from zerolab.apps.sweep.measure import Figures, run_traced
 from zerolab.collectives import Link
 from zerolab.errors import InputError, RankError
+from zerolab.files import write_whole
 from zerolab.ranks import launch
 from zerolab.ranks.folders import temporary_folder
 from zerolab.ranks.forkserver import die_with_parent
 
-WIRE = Link(1.0, 0.0)
-"""On which a processor's work for messages is measured."""
 MTU = 9000
 """Bytes of a packet: headers take less than a hundredth of the wire."""
 QUEUE_BYTES = 1 << 24
 BURST_SECONDS = 100e-6
 """What an idle wire lets through at once, in seconds at its rate: more than a kernel's timer is late."""
+NETWORK = "10.231.9."
 NEW_NETWORK = 0x40000000
 """Of linux/sched.h."""
 START = "import sys, pathlib, zerolab.apps.sweep.shaping as job; job.serve(pathlib.Path(sys.argv[1]))"
@@ -49,18 +48,18 @@ SAID = "zerolab: "
 
 def check_wires(link: Link | None) -> None:
     """Raise an InputError if hosts with such a link cannot be made here."""
-    done = with_hosts(2, link)
+    done = make_hosts(2, link)
     if done.returncode:
         # The shell has printed each command; the last one was refused.
         why = ": ".join(done.stderr.splitlines()[-2:]).removeprefix("+ ")
         raise InputError(f"no wire can be shaped on this machine ({why}); take wire simulated")
 
 
-def carry_on_wires(hosts: int, ranks: int) -> dict[str, list[float]]:
+def carry_on_wires(hosts: int, ranks: int) -> Seconds:
     """Seconds of a processor that each rank's collectives take on shaped wires."""
     measure = partial(launch, carried, ranks=None, collectives="ring", device="cpu", prints="quiet")
     # Of all results a process that joins a world has that of its own rank.
-    return dict(on_hosts(hosts, ranks, WIRE, measure)[0])
+    return dict(call_on_hosts(hosts, ranks, Link(1.0, 0.0), measure)[0])
 
 
 def run_shaped(case: SweepCase, trace: Path | None = None) -> Figures:
@@ -70,32 +69,32 @@ def run_shaped(case: SweepCase, trace: Path | None = None) -> Figures:
     collectives = "ring" if config.collective_impl == "auto" else config.collective_impl
     unlinked = {"gbit_per_s": None, "latency_us": 0.0, "device": "cpu", "collective_impl": collectives}
     run = partial(run_traced, config.model_copy(update=unlinked), trace and trace.absolute())
-    return dict(on_hosts(case.hosts, config.ranks, config.link, run))
+    return dict(call_on_hosts(case.hosts, config.ranks, config.link, run))
 
 
-def on_hosts(hosts: int, ranks: int, link: Link | None, call: Callable[[], Any]) -> Any:
+def call_on_hosts(hosts: int, ranks: int, link: Link | None, call: Callable[[], Any]) -> Any:
     """What a call of all ranks gives on rank 0. Raises what the first rank to fail has raised."""
     with temporary_folder("launch") as folder:
         (folder / "job").write_bytes(pickle.dumps((os.getpid(), hosts, ranks, call)))
         command = shlex.join([sys.executable, "-c", START, str(folder)])
-        done = with_hosts(hosts, link, f"exec {command}")
-        if not (folder / "found").exists():
+        done = make_hosts(hosts, link, f"exec {command}")
+        try:
+            found = pickle.loads((folder / "found").read_bytes())
+        except FileNotFoundError:
             # A rank that is overdue ends with a line.
             said = ["it could not say why", *done.stderr.splitlines()]
             why = next((line.removeprefix(SAID) for line in said if line.startswith(SAID)), said[-1])
-            raise RankError(f"the ranks on shaped wires ended with status {done.returncode}: {why}")
-        found = pickle.loads((folder / "found").read_bytes())
+            raise RankError(f"the ranks on shaped wires ended with status {done.returncode}: {why}") from None
     if isinstance(found, Exception):
         raise found
     return found
 
 
-def with_hosts(hosts: int, link: Link | None, then: str = "") -> subprocess.CompletedProcess[str]:
+def make_hosts(hosts: int, link: Link | None, then: str = "") -> subprocess.CompletedProcess[str]:
     """Make hosts, and run a command in the network of their switch."""
-    user = [] if os.geteuid() == 0 else ["--map-root-user"]
+    user, quiet = [] if os.geteuid() == 0 else ["--map-root-user"], subprocess.DEVNULL
     script = "\n".join([*host_lines(hosts, link), then])
     command = ["unshare", *user, "--net", "--mount", "sh", "-exc", script]
-    quiet = subprocess.DEVNULL
     try:
         # Ctrl-C is for this process: that one ends with it.
         return subprocess.run(
@@ -107,12 +106,9 @@ def with_hosts(hosts: int, link: Link | None, then: str = "") -> subprocess.Comp
 
 
 def host_lines(hosts: int, link: Link | None) -> list[str]:
-    """The shell's lines for a switch, hosts, and wires that are shaped at both ends. Messages are late at one."""
-    lines = [
-        "mount -t tmpfs none /var/run",
-        f"ip link add switch mtu {MTU} type bridge",
-        "ip link set switch up",
-    ]
+    """The shell's lines for a switch, hosts, and wires, shaped at both ends and late at one."""
+    switch = f"ip link add switch mtu {MTU} type bridge"
+    lines = ["mount -t tmpfs none /var/run", switch, "ip link set switch up"]
     for host in range(hosts):
         name, port = f"host{host}", f"port{host}"
         lines += [
@@ -120,7 +116,7 @@ def host_lines(hosts: int, link: Link | None) -> list[str]:
             f"ip link add {port} mtu {MTU} type veth peer name wire0 mtu {MTU} netns {name}",
             f"ip link set {port} master switch up",
             f"ip -n {name} link set lo up",
-            f"ip -n {name} address add {address(host)}/24 dev wire0",
+            f"ip -n {name} address add {NETWORK}{host + 1}/24 dev wire0",
             f"ip -n {name} link set wire0 up",
         ]
         if link is not None:
@@ -132,10 +128,6 @@ def host_lines(hosts: int, link: Link | None) -> list[str]:
                 late = f"netem delay {link.latency_us:g}us limit {QUEUE_BYTES // MTU}"
                 lines.append(f"tc -n {name} qdisc add dev wire0 parent 1:1 handle 2: {late}")
     return lines
-
-
-def address(host: int) -> str:
-    return f"10.231.9.{host + 1}"
 
 
 def serve(folder: Path) -> None:
@@ -155,8 +147,7 @@ def serve(folder: Path) -> None:
         os._exit(1)
     except Exception as error:
         found = error
-    (folder / "draft").write_bytes(pickle.dumps(found))
-    (folder / "draft").rename(folder / "found")
+    write_whole(folder / "found", pickle.dumps(found), sync=False)
     # Without waiting for ranks that wait for one that has failed.
     os._exit(0)
 
@@ -164,7 +155,7 @@ def serve(folder: Path) -> None:
 def be_rank(call: Callable[[], Any], rank: int, ranks: int, host: int, hosts: int) -> Any:
     """Make the call on a host, as a rank of torchrun's."""
     os.environ |= {
-        "RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": address(0), "MASTER_PORT": "29500",
+        "RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": f"{NETWORK}1", "MASTER_PORT": "29500",
         # All hosts share the cores of this machine, as the ranks of one machine would.
         "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks),
         "GROUP_RANK": str(host), "GROUP_WORLD_SIZE": str(hosts), "GLOO_SOCKET_IFNAME": "wire0",
