@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from zerolab.apps.plan.needs import GB, advice, at_stage, changed, gpu_bytes, layout_of
+from zerolab.apps.plan.layout import layout_of
+from zerolab.apps.plan.needs import GB, advice, at_stage, changed, gpu_bytes
 from zerolab.memory.traffic import TrafficSettings, predict_phases
 from zerolab.precision.recipe import Precision
 from zerolab.run import OFFLOADS, RunSpec

@@ -8,12 +8,10 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
-import torch
-
-from zerolab.apps.plan.layout import RunLayout, lay_out_model
+from zerolab.apps.plan.layout import layout_of
 from zerolab.apps.plan.mixture import parameter_count
-from zerolab.apps.plan.simulator import StepSimulator, Widths
-from zerolab.apps.plan.trace import AllocationDelta, Work, trace_layers
+from zerolab.apps.plan.simulator import StepSimulator, sharding_stage
+from zerolab.apps.plan.trace import Work, dtype_of, trace_layers, work_of
 from zerolab.memory.kinds import KINDS, OFFLOADED
 from zerolab.memory.predict import predict_rank
 from zerolab.memory.states import ADAM, predict_states
@@ -81,55 +79,24 @@ def needs_of(run: RunSpec, rank: int = 0) -> Needs:
     states = predict_rank(layout.plans, run.stage, rank % run.sharing, ADAMW, run.dtypes, run.places.on(run.on_gpus))
     # The micro-batches of a step lie ready: tokens and targets, whole numbers of 8 bytes.
     ready = 2 * 8 * run.micro_batches * run.micro_batch_size * run.seq_len
-    live = {**on_device(states), "other": ready}
-    step = StepSimulator(
-        layout, shards(run), widths_of(run), run.prefetch, run.places, run.limits.on(run.on_gpus), live
-    )
-    step.run(trace_layers(run.architecture, work_of(run)), run.micro_batches, not run.defer_reduction)
-    step.optimizer_step(step_buffers(run, layout, rank % run.sharing))
+    live = {kind: size for kind, size in states.items() if not kind.startswith(OFFLOADED)} | {"other": ready}
+    step = StepSimulator(run, live)
+    step.run_micro_batches()
+    step.part = "optimizer step"
+    step.add("step_buffers", step_buffers(run, rank % run.sharing))
     layers = run.architecture.layers
     tops = tuple(StepMoment(told(part, layers), live) for part, (_, live) in step.tops.items())
     return Needs(states, max(tops, key=lambda moment: moment.total), tops)
 
 
-def layout_of(run: RunSpec) -> RunLayout:
-    return lay_out_model(run.architecture, run.sharing, run.dtypes, run.bucket_numel, run.limits.persistence_numel)
-
-
-def work_of(run: RunSpec) -> Work:
-    # Torch's attention on CPUs keeps the scores where some of them are dropped.
-    attention = run.attention if run.on_gpus or not run.dropout else "eager"
-    return Work(run.micro_batch_size, run.seq_len, dtype_of(run), run.checkpoint_activations, attention, run.dropout)
-
-
-def on_device(states: dict[str, int]) -> dict[str, int]:
-    return {kind: size for kind, size in states.items() if not kind.startswith(OFFLOADED)}
-
-
-def dtype_of(run: RunSpec) -> torch.dtype:
-    return (run.dtypes or Precision()).dtype("params")
-
-
-def widths_of(run: RunSpec) -> Widths:
-    dtypes = run.dtypes or Precision()
-    return Widths(*(dtypes.itemsize(state) for state in ("grads", "reduce", "main_grads")))
-
-
-def shards(run: RunSpec) -> int:
-    """The stage whose rules the engine follows: with one rank there is nothing to shard, so it copies nothing, unless
-    parameters rest elsewhere or are cast when they are gathered."""
-    alone = run.sharing == 1 and not run.places.moves and not (run.dtypes or Precision()).sharded_main
-    return 0 if alone else run.stage
-
-
-def step_buffers(run: RunSpec, layout: RunLayout, rank: int) -> int:
+def step_buffers(run: RunSpec, rank: int) -> int:
     """The most bytes that the optimizer's step brings to hand on the device: of a sub-group the gradients, and the
     states where one of them rests in another dtype than the step computes in; what encoding these takes; and on a GPU
     the new parameters of a few sub-groups, while they are copied to the host."""
-    dtypes, places = run.dtypes, run.places.on(run.on_gpus)
+    layout, dtypes, places = layout_of(run), run.dtypes, run.places.on(run.on_gpus)
     if places.optimizer != "device":
         return 0
-    own = rank if shards(run) >= 1 else None
+    own = rank if sharding_stage(run) >= 1 else None
     sizes = [segment.numel for plan in layout.plans for segment in plan.segments(own)]
     whole = largest = sum(sizes)
     if (limit := sub_group_limit(dtypes, places)) is not None:
@@ -224,8 +191,7 @@ def highest_of(config: Config, work: Work) -> int:
     now = most = 0
     for part in trace_layers(config, work):
         for event in part.events:
-            if isinstance(event, AllocationDelta):
-                most, now = max(most, now + sum(event.top)), now + sum(event.end)
+            most, now = max(most, now + sum(event.top or ())), now + sum(event.end)
     return most
 
 

@@ -9,15 +9,12 @@ from itertools import pairwise
 
 from zerolab.apps.cost import GPU, Machine, Network
 from zerolab.apps.cost.gpus import LINK_EFFICIENCY
-from zerolab.apps.plan.layout import RunLayout
 from zerolab.apps.plan.mixture import parameter_count
-from zerolab.apps.plan.needs import at_stage, dtype_of, layout_of, shards, widths_of, work_of
-from zerolab.apps.plan.simulator import Interconnect, StepBytes, StepSimulator
-from zerolab.apps.plan.trace import trace_layers
+from zerolab.apps.plan.needs import at_stage
+from zerolab.apps.plan.simulator import StepSimulator
+from zerolab.apps.plan.trace import dtype_of
 from zerolab.collectives import Link
 from zerolab.flat.layout import check_count
-from zerolab.memory.states import ADAM
-from zerolab.offload.formats import format_of
 from zerolab.precision.recipe import Precision
 from zerolab.run import RunSpec
 
@@ -73,13 +70,9 @@ def predict_step(
     clips    gradients are clipped by their norm, as `zerolab train` does
     overlap  reductions run while backward goes on
     """
-    layout, stage = layout_of(run), shards(run)
-    step = StepSimulator(
-        layout, stage, widths_of(run), run.prefetch, run.places, run.limits.on(run.on_gpus),
-        wire=Interconnect(run.ranks, network, machine), reduction=run.reduction, overlap=overlap,
-    )  # fmt: skip
-    step.run(trace_layers(run.architecture, work_of(run)), run.micro_batches, not run.defer_reduction)
-    step.finish(step_bytes(run, layout, stage), clips)
+    step = StepSimulator(run, machine=machine, network=network, overlap=overlap)
+    step.run_micro_batches()
+    step.step_optimizer(clips)
     tokens = run.batch_size * run.seq_len
     peak = machine.peak.get(dtype_of(run).itemsize)
     return StepTime(step.now, dict(step.time_breakdown), step.carried, tokens, model_flop(run), peak)
@@ -90,24 +83,6 @@ def model_flop(run: RunSpec) -> float:
     tokens = run.micro_batches * run.micro_batch_size * run.seq_len
     config = run.architecture
     return tokens * (6.0 * parameter_count(config) + 12.0 * config.layers * config.dim * run.seq_len)
-
-
-def step_bytes(run: RunSpec, layout: RunLayout, stage: int) -> StepBytes:
-    """What AdamW moves of a rank's share: parameters and both moments read and written, gradients read. A state that
-    rests in another dtype is decoded and encoded besides. What clipping moves stands apart."""
-    recipe, width = run.dtypes or Precision(), dtype_of(run).itemsize
-    plans = [plan for plan in layout.plans if plan.trainable]
-    numel = sum(plan.layout.numel if stage == 0 else plan.layout.shard_numel for plan in plans)
-    form = format_of(dtype_of(run), run.dtypes, run.places, ADAM)
-    hand = form.step_dtype.itemsize
-    resting = [codec.dtype.itemsize for codec in (*form.states.values(), *([form.main] if form.main else []))]
-    touched = hand * (2 + 2 * 2 + 1) + sum(2 * (rest + hand) for rest in resting if rest != hand)
-    if form.main is not None:
-        touched += hand + width
-    calls = len(plans)
-    grads = recipe.itemsize("main_grads")
-    published = numel * width if run.places.parameters == "device" else 0
-    return StepBytes(numel * grads, numel * 2 * hand, numel * touched, numel * 2 * sum(resting), published, calls)
 
 
 def network_of(
