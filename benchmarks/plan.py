@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
-from zerolab.apps.plan import needs_of, shape_of
+from zerolab.apps.plan import Shape, needs_of
 from zerolab.course.measure import Measured, measure
 from zerolab.models import config_of
 from zerolab.run import RunSpec
@@ -28,7 +28,7 @@ def matrix(sizes: tuple[str, ...] = ("nano", "tiny")) -> Iterator[RunSpec]:
         turn = number // 2 + number  # 0 1 3 4 6 7 9 10 ...: each pair of neighbours differs, and so do the pairs
         size = sizes[number // 3 % len(sizes)]
         yield RunSpec(
-            shape_of(config_of(model, size, max_seq_len=TOKENS), f"{model} {size}"),
+            Shape(config_of(model, size, max_seq_len=TOKENS), f"{model} {size}"),
             ranks=(2, 4)[turn // 2 % 2],
             stage=stage,
             precision=precision,

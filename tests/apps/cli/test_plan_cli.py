@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hf_configs import EXACT, FAR, NEAR
+from hf_configs import EXACT, FAR
 
 from zerolab.apps.cli import main
 from zerolab.apps.cost import GPUS, find_gpu
@@ -23,8 +23,8 @@ from zerolab.apps.plan.guide import (
     seconds_on_links,
     traffic_bytes,
 )
-from zerolab.apps.plan.layout import lay_out_model
-from zerolab.apps.plan.needs import at_stage, changed, layout_of
+from zerolab.apps.plan.layout import lay_out_model, layout_of
+from zerolab.apps.plan.needs import at_stage, changed
 from zerolab.errors import InputError
 from zerolab.flat import Segment
 from zerolab.models import config_of
@@ -280,18 +280,15 @@ def test_a_config_json_is_planned_with_the_parameters_that_transformers_makes(na
     assert needs_of(RunSpec(shape, ranks=8, stage=3, seq_len=64)).peak.total > 16 * parameters / 8
 
 
-@pytest.mark.parametrize("name", [*NEAR, *FAR])
-def test_a_family_that_is_not_planned_is_refused_by_name_with_sizes_that_are_near(name: str, tmp_path: Path) -> None:
-    parameters, said = NEAR.get(name, (None, {"model_type": name, "hidden_size": 64}))
+def test_a_family_that_is_not_planned_is_refused_by_name_with_a_remedy(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
-    file.write_text(json.dumps(said))
-    with pytest.raises(InputError, match=f"model_type is '{name}', and what is planned to the byte is gpt2") as caught:
-        find_model(str(file))
-    remedy = str(caught.value).rpartition("; ")[2]
-    if parameters is None:
-        assert remedy == "name a model that is like it, or sizes such as layers=24,hidden=2048,heads=16"
-    else:
-        assert find_model(remedy.rpartition("--model ")[2]).parameters == pytest.approx(parameters, rel=0.1)
+    remedy = "name a model that is like it, or sizes such as layers=24,hidden=2048,heads=16"
+    for name in FAR:
+        file.write_text(json.dumps({"model_type": name, "hidden_size": 64}))
+        with pytest.raises(
+            InputError, match=f"model_type is '{name}', and .* planned to the byte is gpt2, .*{remedy}"
+        ):
+            find_model(str(file))
 
 
 @pytest.mark.parametrize(
@@ -309,7 +306,7 @@ def test_a_field_that_is_not_planned_is_refused_by_name_with_a_remedy(
     file.write_text(json.dumps(EXACT["mistral 7B"][1] | changed))
     assert main(["plan", "--model", str(file)]) == 2
     said = capsys.readouterr().err
-    assert named in said and "give --model layers=32" in said and said.count("\n") == 1 and "checkpoint" not in said
+    assert named in said and "or sizes such as layers=24" in said and said.count("\n") == 1 and "checkpoint" not in said
 
 
 @pytest.mark.parametrize(
@@ -329,14 +326,6 @@ def test_a_config_json_that_cannot_be_is_refused_by_its_field_alone(
     file.write_text(json.dumps({**EXACT["llama 2 7B"][1], **changed}))
     assert main(["plan", "--model", str(file)]) == 2
     assert capsys.readouterr().err.endswith(f"{says}\n")
-
-
-def test_a_config_json_that_says_a_size_twice_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps(EXACT["llama 2 7B"][1]).replace("{", '{"hidden_size": 32, ', 1))
-    assert main(["plan", "--model", str(file)]) == 2
-    said = capsys.readouterr().err
-    assert said == f"zerolab plan: {file}: hidden_size stands in one section twice; leave one of the two out\n"
 
 
 def test_a_plan_is_not_written_over_the_model_that_it_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from zerolab.apps.plan import GB, SHAPES, Shape, advice, gpu_bytes, needs, shape_of
-from zerolab.apps.plan.needs import DEVICE, layout_of
+from zerolab.apps.plan import GB, SHAPES, Shape, advice, gpu_bytes, make_gpt, needs
+from zerolab.apps.plan.layout import layout_of
+from zerolab.apps.plan.needs import DEVICE
 from zerolab.collectives import LocalCollectives
 from zerolab.course.viz.calculator import GPUS, memory_calculator, verdict
 from zerolab.course.viz.looks import MEMORY
@@ -97,7 +98,7 @@ def test_an_fp32_optimizer_on_the_host_updates_a_copy_of_its_own() -> None:
 @pytest.mark.parametrize(("model", "size"), [("llama", "nano"), ("llama", "tiny"), ("gpt2", "124m")])
 def test_the_planner_counts_the_parameters_of_the_models_that_train(model: str, size: str) -> None:
     config = RunSpec(model=model, model_size=size, ranks=2)
-    shape = shape_of(config.architecture, config.model_name)
+    shape = Shape(config.architecture, config.model_name)
     assert shape.parameters == parameter_count(config.architecture)
 
 
@@ -175,8 +176,8 @@ def test_the_calculators_table_says_what_its_bars_show(precision: str) -> None:
 @pytest.mark.parametrize(
     ("make", "named"),
     [
-        (lambda: Shape("odd", 2, 100, 3), "hidden is 100, which 3 heads do not divide"),
-        (lambda: Shape("none", 0, 64, 1), "layers is 0"),
+        (lambda: make_gpt("odd", 2, 100, 3), "dim 100"),
+        (lambda: make_gpt("none", 0, 64, 1), "layers is 0"),
         (lambda: RunSpec(LARGE, offload="the moon"), "offload is 'the moon'"),
         (lambda: RunSpec(LARGE, stage=2, offload=OFFLOADS["optimizer and parameters"]), "not at stage 2; offload"),
         (lambda: RunSpec(LARGE, seq_len=4096), "4096 tokens are more than the context of GPT-3 175B, 2048"),

@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.plan import BEGIN, END, README, TOKENS, error_of, matrix
-from zerolab.apps.plan import SHAPES, needs_of, shape_of
+from zerolab.apps.plan import SHAPES, Shape, needs_of
 from zerolab.apps.plan.guide import traffic
 from zerolab.apps.plan.layout import decay_of, lay_out_model
 from zerolab.apps.plan.mixture import MixtureConfig, unit_parameters
@@ -21,10 +21,10 @@ from zerolab.run import RunSpec
 from zerolab.zero.units import find_units
 from zerolab.zero.zero_engine import dtypes_from
 
-NANO = shape_of(config_of("llama", "nano", max_seq_len=TOKENS), "llama nano")
-DEEP = shape_of(replace(config_of("gpt2", "nano", max_seq_len=TOKENS), layers=5, tied_head=False, bias=True), "deep")
-MIXTURE = shape_of(MixtureConfig(256, 32, 4, 4, 2, 48, TOKENS, tied_head=False, experts=4), "mixture")
-RELATIVE = shape_of(
+NANO = Shape(config_of("llama", "nano", max_seq_len=TOKENS), "llama nano")
+DEEP = Shape(replace(config_of("gpt2", "nano", max_seq_len=TOKENS), layers=5, tied_head=False, bias=True), "deep")
+MIXTURE = Shape(MixtureConfig(256, 32, 4, 4, 2, 48, TOKENS, tied_head=False, experts=4), "mixture")
+RELATIVE = Shape(
     LlamaConfig(256, 32, 4, 4, 2, 48, TOKENS, tied_head=False, head_size=16, qkv_bias=True, qk_norm=True), "relative"
 )
 BASE = RunSpec(NANO, ranks=2, precision="fp32", micro_batch_size=2, seq_len=TOKENS)
@@ -157,7 +157,7 @@ def test_eager_attention_keeps_what_torchs_own_eager_attention_keeps() -> None:
 def test_a_tied_embedding_stays_gathered_through_backward_and_an_untied_one_does_not() -> None:
     table = 256 * 32 * 4
     tied = BASE.but(stage=3)
-    loose = tied.but(shape=shape_of(replace(NANO.config, tied_head=False), "loose"))
+    loose = tied.but(shape=Shape(replace(NANO.config, tied_head=False), "loose"))
     at = [
         next(moment for moment in needs_of(run).tops if moment.where == "backward of layer 2").bytes["gathered_units"]
         for run in (tied, loose)

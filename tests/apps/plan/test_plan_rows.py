@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from zerolab.apps.plan import GB, SHAPES, needs, needs_of, shape_of
+from zerolab.apps.plan import GB, SHAPES, Shape, needs, needs_of
 from zerolab.apps.plan.guide import traffic_bytes
 from zerolab.apps.plan.needs import DEVICE
 from zerolab.course.measure import measure
@@ -25,7 +25,7 @@ KINDS = ("parameters", "gradients", "optimizer_states")
 )
 def test_row_15_the_table_of_gpt2_124m_on_4_ranks_is_predicted(stage: int, gigabytes: list[float]) -> None:
     """A quarter of the optimizer at stage 1: 37.5 % saved, not half."""
-    model = shape_of(config_of("gpt2", "124m", vocab_size=50304), "nanoGPT's GPT-2")
+    model = Shape(config_of("gpt2", "124m", vocab_size=50304), "nanoGPT's GPT-2")
     assert model.parameters == 124_373_760
     states = needs_of(RunSpec(model, ranks=4, stage=stage, precision="fp32")).states
     said = [states[kind] / GB for kind in KINDS]
@@ -34,7 +34,7 @@ def test_row_15_the_table_of_gpt2_124m_on_4_ranks_is_predicted(stage: int, gigab
 
 def test_row_15_the_same_table_of_a_narrow_gpt2_is_measured_to_the_byte() -> None:
     """Twelve layers, twelve heads and as many tokens a width as GPT-2 has: every sixteenth of its width."""
-    narrow = shape_of(GPT2Config(50304 // 16, 48, 12, 12, 64), "GPT-2, a sixteenth as wide")
+    narrow = Shape(GPT2Config(50304 // 16, 48, 12, 12, 64), "GPT-2, a sixteenth as wide")
     runs = [RunSpec(narrow, ranks=4, stage=stage, precision="fp32", seq_len=8) for stage in (0, 1, 2)]
     found = measure(runs)
     for run, of_ranks in zip(runs, found, strict=True):
@@ -76,7 +76,7 @@ def test_row_31_what_stage_1_keeps_follows_the_scaling_formula(ranks: int) -> No
 
 
 def test_row_31_ddp_and_the_distributed_optimizer_send_as_many_bytes() -> None:
-    small = shape_of(config_of("gpt2", "nano", max_seq_len=16), "gpt2 nano")
+    small = Shape(config_of("gpt2", "nano", max_seq_len=16), "gpt2 nano")
     runs = [RunSpec(small, ranks=4, stage=stage, precision="fp32", seq_len=16) for stage in (0, 1)]
     counted = [sum(sum(calls.values()) for calls in of_ranks[0].sent.values()) for of_ranks in measure(runs)]
     assert counted[0] == counted[1] == traffic_bytes(runs[0])

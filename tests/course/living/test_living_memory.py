@@ -52,7 +52,7 @@ def test_the_browser_says_of_each_setting_what_the_still_picture_says(
 
     def from_the_table(run: RunSpec) -> Needs:
         row = dict(known[run.but(offload=name_of(run))])
-        return Needs({"host:": row.pop("host")}, StepMoment("", row), ())
+        return Needs({"host:": row.pop("host")}, (StepMoment("", row),))
 
     planner = sys.modules["zerolab.apps.plan.needs"]  # zerolab.apps.plan.needs is also a function
     monkeypatch.setattr(planner, "needs_of", from_the_table)

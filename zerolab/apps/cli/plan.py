@@ -187,7 +187,7 @@ def read(given: Any) -> tuple[RunSpec, float | None, str]:
         limit = float(found.memory_gb * GB)
     shape = find_model(given.model)
     settings = {name: getattr(given, name) for name in SETTINGS if getattr(given, name) is not None}
-    settings.setdefault("seq_len", min(1024, shape.context))
+    settings.setdefault("seq_len", min(1024, shape.config.max_seq_len))
     if {"disk", "nvme"} & {given.offload_optimizer, given.offload_param}:
         # A plan writes nothing: the folder only stands for one.
         settings["offload_path"] = "."

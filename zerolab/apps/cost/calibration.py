@@ -10,7 +10,6 @@ cores, they take turns, and each thing takes so many times as long. A median ove
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -31,7 +30,7 @@ from zerolab.flat.layout import check_count
 from zerolab.offload.buffers import aligned
 from zerolab.offload.files import SwapFile
 from zerolab.ranks import launch
-from zerolab.system import has
+from zerolab.ranks.job import threads_per_rank
 
 TRIES, WINDOW = 5, 0.02
 """How often each figure is taken, and for how many seconds."""
@@ -60,16 +59,15 @@ def measure_ranks(ranks: int, collectives: str = "ring", disk: Path | None = Non
     by_rank = launch(
         measure, ranks=ranks, collectives=collectives, link=link, device="cpu", prints="quiet", kwargs={"disk": disk}
     )
-    return {"turns": [turns(ranks)]} | {
+    return {"turns": [count_turns(ranks)]} | {
         kind: [median(seconds) for seconds in zip(*(rank[kind] for rank in by_rank), strict=True)]
         for kind in by_rank[0]
     }
 
 
-def turns(ranks: int) -> float:
+def count_turns(ranks: int) -> float:
     """How many ranks share a core."""
-    cores = len(os.sched_getaffinity(0)) if has("affinity") else os.cpu_count() or 1
-    return max(1.0, ranks / cores)
+    return max(1.0, ranks / threads_per_rank(1))
 
 
 def machine_from(measured: Seconds, ranks: int) -> Machine:
@@ -178,59 +176,52 @@ class Counter(TorchDispatchMode):
         return result
 
 
+def time_call(comm: Collectives, call: Call, times: int = 0, clock: Callable[[], float] = time.thread_time) -> float:
+    """Seconds of a call by a clock, on all ranks at once; of a collective all of them make as many calls."""
+    call()
+    start = clock()
+    call()
+    times = times or max(1, min(500, round(WINDOW / max(clock() - start, 1e-7))))
+    taken = []
+    for _ in range(TRIES):
+        comm.barrier()
+        start = clock()
+        for _ in range(times):
+            call()
+        taken.append((clock() - start) / times)
+    # Threads of one rank wait for each other busily, for longer where one of them is kept from its core.
+    is_busy = torch.get_num_threads() > 1 and clock in (time.thread_time, time.process_time)
+    return min(taken) if is_busy else median(taken)
+
+
 def measure(comm: Collectives, disk: Path | None = None) -> Seconds:
     """This rank's seconds for each amount: of the processor, but for the disk's."""
-    found: Seconds = {}
-
-    def timed(call: Call, times: int = 0, clock: Callable[[], float] = time.thread_time) -> float:
-        # Of a collective all ranks make as many calls.
-        call()
-        start = clock()
-        call()
-        times = times or max(1, min(500, round(WINDOW / max(clock() - start, 1e-7))))
-        taken = []
-        for _ in range(TRIES):
-            comm.barrier()
-            start = clock()
-            for _ in range(times):
-                call()
-            taken.append((clock() - start) / times)
-        # Threads of one rank wait for each other busily, for longer where one of them is kept from its core.
-        return median(taken) if torch.get_num_threads() == 1 else min(taken)
-
     few = torch.zeros(16)
-    found["call"] = [timed(lambda: few.add_(1.0))]
+    found = {"call": [time_call(comm, lambda: few.add_(1.0))], "overhead": [time_overhead(comm)]}
     for kind, calls in CALLS.items():
-        found[kind] = [timed(make()) / (3 if "matmul" in kind else 1) for _, make in calls]
-    found["overhead"] = [overhead_of(timed)]
-    if comm.size > 1:
+        found[kind] = [time_call(comm, make()) / (3 if "matmul" in kind else 1) for _, make in calls]
+    for name in COLLECTIVES if comm.size > 1 else ():
         # Lanes and sockets have threads of their own.
-        for name in COLLECTIVES:
-            found[name] = [timed(prepared(comm, name, numel), 3, time.process_time) for numel in WHOLES]
+        found[name] = [time_call(comm, make_call(comm, name, numel), 3, time.process_time) for numel in WHOLES]
     if disk is not None:
-        found["disk"] = [swapped(comm, disk)]
+        found["disk"] = [time_disk(comm, disk)]
     return found
 
 
-def carried(comm: Collectives) -> Seconds:
+def measure_carrying(comm: Collectives) -> Seconds:
     """A rank's seconds of a processor for each collective where the kernel shapes the wires. It carries and delays
     messages in no process's name, so all that the processors of this machine did meanwhile counts, shared out among the
     ranks: nothing else should run."""
-    found: Seconds = {}
-    for name in COLLECTIVES:
-        found[name] = []
-        for numel, times in zip(WHOLES, CARRIED, strict=True):
-            call, taken = prepared(comm, name, numel), []
-            call()
-            for _ in range(3):
-                comm.barrier()
-                start = busy_seconds()
-                for _ in range(times):
-                    call()
-                comm.barrier()
-                taken.append((busy_seconds() - start) / times / comm.size)
-            found[name].append(median(taken))
-    return found
+
+    def clock() -> float:
+        comm.barrier()
+        return busy_seconds() / comm.size
+
+    sizes = [*zip(WHOLES, CARRIED, strict=True)]
+    return {
+        name: [time_call(comm, make_call(comm, name, numel), times, clock) for numel, times in sizes]
+        for name in COLLECTIVES
+    }
 
 
 def busy_seconds() -> float:
@@ -240,23 +231,22 @@ def busy_seconds() -> float:
     return float(time.monotonic() * (psutil.cpu_count() or 1) - idle)
 
 
-def swapped(comm: Collectives, folder: Path) -> float:
+def time_disk(comm: Collectives, folder: Path) -> float:
     """Seconds for half of `DISK` bytes to a swap file and back, on all ranks at once."""
-    file, taken = SwapFile(folder, f"calibration-{comm.rank}", [DISK // 2]), []
+    file = SwapFile(folder, f"calibration-{comm.rank}", [DISK // 2])
     buffer = aligned(file.span(0), pin=False)
+
+    def swap() -> None:
+        file.write(0, buffer)
+        file.read(0, buffer)
+
     try:
-        for _ in range(3):
-            comm.barrier()
-            start = time.perf_counter()
-            file.write(0, buffer)
-            file.read(0, buffer)
-            taken.append(time.perf_counter() - start)
+        return time_call(comm, swap, 1, time.perf_counter)
     finally:
         file.close()
-    return median(taken)
 
 
-def overhead_of(timed: Callable[[Call], float]) -> float:
+def time_overhead(comm: Collectives) -> float:
     """Seconds of an operation on few numbers in a small net that trains, its graph and modules with it."""
     net = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()) for _ in range(8)))
     some = torch.zeros(4, 4)
@@ -266,10 +256,10 @@ def overhead_of(timed: Callable[[Call], float]) -> float:
 
     with Counter() as counter:
         train()
-    return timed(train) / counter.found
+    return time_call(comm, train) / counter.found
 
 
-def prepared(comm: Collectives, name: str, numel: int) -> Call:
+def make_call(comm: Collectives, name: str, numel: int) -> Call:
     whole, chunk = comm.allocate(numel).zero_(), comm.allocate(numel // comm.size).zero_()
     return {
         "all_reduce": lambda: comm.all_reduce(whole),

@@ -12,12 +12,34 @@ from zerolab.apps.plan.needs import advice, changed, gpu_bytes, needs_of
 from zerolab.errors import InputError
 from zerolab.models import GPT2Config, LlamaConfig
 from zerolab.run import RunSpec
+from zerolab.run.spec import SIZES
 from zerolab.zero.table import make_rows
 from zerolab.zero.units import dtypes_of
 from zerolab.zero.zero_engine import dtypes_from
 
 EVERY_RANK = 64
 """Of more ranks than these, the states of the first and the last are told; the others' lie between."""
+
+DESCRIBED = (
+    "ranks",
+    "zero_stage",
+    "num_distributed_optimizer_instances",
+    "micro_batch_size",
+    "micro_batches",
+    "batch_size",
+    "seq_len",
+    "checkpoint_activations",
+    "attention",
+)
+EMITTED = (
+    "zero_stage",
+    "ranks",
+    "seq_len",
+    "batch_size",
+    "grad_accum_steps",
+    "checkpoint_activations",
+    "defer_reduction",
+)
 
 
 def described(run: RunSpec, limit: float | None) -> dict[str, Any]:
@@ -32,16 +54,8 @@ def described(run: RunSpec, limit: float | None) -> dict[str, Any]:
             "layers": run.architecture.layers,
         },
         "run": {
-            "ranks": run.ranks,
-            "zero_stage": run.stage,
-            "num_distributed_optimizer_instances": run.instances,
+            **{name: getattr(run, name) for name in DESCRIBED},
             "precision": run.precision if isinstance(run.precision, str) else None,
-            "micro_batch_size": run.micro_batch_size,
-            "micro_batches": run.micro_batches,
-            "batch_size": run.batch_size,
-            "seq_len": run.seq_len,
-            "checkpoint_activations": run.checkpoint_activations,
-            "attention": run.attention,
             "offload_optimizer": run.places.optimizer,
             "offload_param": run.places.parameters,
         },
@@ -93,31 +107,18 @@ def as_settings(run: RunSpec) -> dict[str, Any]:
             f"{run.model_name} has heads, biases or norms that no flag says, so it is trained from a folder alone "
             "(zerolab train --init-from); leave out --emit"
         )
-    sizes: dict[str, Any] = {"layers": config.layers, "heads": config.heads, "dim": config.dim}
-    if isinstance(config, LlamaConfig):
-        sizes |= {"model": "llama", "kv_heads": config.kv_heads, "ffn_dim": config.ffn_dim}
-    elif isinstance(config, GPT2Config):
-        sizes |= {"model": "gpt2", "bias": config.bias}
-    if not config.tied_head:
-        sizes["tied_head"] = False
-    settings = {
+    sizes = {name: size for name, size in vars(config).items() if name in SIZES and (name, size) != ("tied_head", True)}
+    optional = {
+        "num_distributed_optimizer_instances": run.instances,
+        "precision": run.precision,
+        "offload_optimizer": run.places.optimizer,
+        "offload_param": run.places.parameters,
+    }
+    return {
+        "model": "gpt2" if isinstance(config, GPT2Config) else "llama",
         **sizes,
         "context": config.max_seq_len,
         "vocab_size": config.vocab_size,
-        "zero_stage": run.stage,
-        "ranks": run.ranks,
-        "seq_len": run.seq_len,
-        "batch_size": run.batch_size,
-        "grad_accum_steps": run.micro_batches,
-        "checkpoint_activations": run.checkpoint_activations,
-        "defer_reduction": run.defer_reduction,
+        **{name: getattr(run, name) for name in EMITTED},
+        **{name: value for name, value in optional.items() if value != RunSpec.model_fields[name].default},
     }
-    if run.instances != 1:
-        settings["num_distributed_optimizer_instances"] = run.instances
-    if run.precision is not None:
-        settings["precision"] = run.precision
-    if run.places.optimizer != "device":
-        settings["offload_optimizer"] = run.places.optimizer
-    if run.places.parameters != "device":
-        settings["offload_param"] = run.places.parameters
-    return settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from zerolab.apps.plan.layout import layout_of
 from zerolab.apps.plan.needs import GB, advice, at_stage, changed, gpu_bytes
@@ -19,8 +19,7 @@ LINKS = {"100 Gbit/s": 12.5 * GB, "400 Gbit/s": 50.0 * GB, "NVLink of an H100, 4
 """Bytes a second in one direction: two kinds of network, and what one GPU sends within its machine."""
 
 
-@dataclass(frozen=True)
-class Remedy:
+class Mitigation(NamedTuple):
     """One change to a run: in words, the run with it, and what it costs or brings besides."""
 
     what: str
@@ -33,7 +32,7 @@ def traffic(run: RunSpec) -> dict[str, dict[str, int]]:
     does. One rank sends nothing."""
     layout, sent = layout_of(run), dict[str, dict[str, int]]()
     if run.sharing > 1:
-        tied = [layout.units[at][0].unit for at in set(layout.owner) if layout.owner.count(at) > 1]
+        tied = [layout.plans[0].unit] if run.architecture.tied_head else []
         sending = TrafficSettings(
             run.micro_batches, run.reduction, not run.defer_reduction, True, run.dtypes, run.places,
             limits=run.limits.on(run.on_gpus), resident=tied,
@@ -74,51 +73,50 @@ def recommend(run: RunSpec, limit: float) -> tuple[RunSpec | None, list[str]]:
     return found, [*reasons, f"stage 3 with {what}: {gpu_bytes(found) / GB:.2f} GB, {sent:.2f} GB sent a step; fits"]
 
 
-def against_memory(run: RunSpec) -> Iterator[Remedy]:
+def against_memory(run: RunSpec) -> Iterator[Mitigation]:
     """What makes a run smaller, each change alone."""
     for stage in (run.dtypes or Precision()).stages:
         if stage > run.stage:
             half = ", half as much again on the wire" if stage == 3 else ""
-            yield Remedy(f"stage {stage}", at_stage(run, stage), f"nothing computed twice{half}")
+            yield Mitigation(f"stage {stage}", at_stage(run, stage), f"nothing computed twice{half}")
     if not run.checkpoint_activations:
         more = run.but(checkpoint_activations=True)
-        yield Remedy("recompute activations", more, "layers' forward runs twice: about a third more to compute")
+        yield Mitigation("recompute activations", more, "layers' forward runs twice: about a third more to compute")
     if run.micro_batch_size > 1:
         steps = run.micro_batches * run.micro_batch_size
-        yield Remedy("micro-batches of 1", run.but(micro_batch_size=1, micro_batches=steps), "more, smaller kernels")
+        yield Mitigation(
+            "micro-batches of 1", run.but(micro_batch_size=1, micro_batches=steps), "more, smaller kernels"
+        )
     if run.places.optimizer == "device":
-        yield Remedy("optimizer on the host", run.but(offload="optimizer"), "the step is computed by the CPU")
+        yield Mitigation("optimizer on the host", run.but(offload="optimizer"), "the step is computed by the CPU")
     if run.stage == 3 and run.places.parameters == "device":
         both = run.but(offload=OFFLOADS["optimizer and parameters"])
-        yield Remedy("optimizer and parameters on the host", both, "each gathered shard crosses PCIe first")
+        yield Mitigation("optimizer and parameters on the host", both, "each gathered shard crosses PCIe first")
     if run.stage == 3 and run.prefetch:
         note = "each layer waits; so with stage3_max_live_parameters below two layers, or stage3_prefetch_bucket_size 0"
-        yield Remedy("no prefetch", run.but(prefetch=False), note)
+        yield Mitigation("no prefetch", run.but(prefetch=False), note)
     if run.instances > 1:
-        yield Remedy("one instance", run.but(instances=1), "all ranks share the states; more goes between machines")
+        yield Mitigation("one instance", run.but(instances=1), "all ranks share the states; more goes between machines")
     if run.stage > 0:
-        yield Remedy(f"{2 * run.ranks} ranks", run.but(ranks=2 * run.ranks), "twice the GPUs, and sequences")
+        yield Mitigation(f"{2 * run.ranks} ranks", run.but(ranks=2 * run.ranks), "twice the GPUs, and sequences")
 
 
-def against_slowness(run: RunSpec) -> Iterator[Remedy]:
+def against_slowness(run: RunSpec) -> Iterator[Mitigation]:
     """What makes a run send or compute less, each change alone."""
     for stage in (run.dtypes or Precision()).stages:
         if stage < run.stage:
-            yield Remedy(
-                f"stage {stage}",
-                at_stage(run, stage),
-                "fewer bytes sent" if run.stage == 3 else "the same bytes sent, simpler",
-            )
+            note = "fewer bytes sent" if run.stage == 3 else "the same bytes sent, simpler"
+            yield Mitigation(f"stage {stage}", at_stage(run, stage), note)
     if run.checkpoint_activations:
-        yield Remedy("keep activations", run.but(checkpoint_activations=False), "no layer is computed twice")
+        yield Mitigation("keep activations", run.but(checkpoint_activations=False), "no layer is computed twice")
     if run.micro_batches > 1:
         if not run.defer_reduction:
             once = run.but(defer_reduction=True)
-            yield Remedy("reduce once a step", once, "gradients stay whole from micro-batch to micro-batch")
+            yield Mitigation("reduce once a step", once, "gradients stay whole from micro-batch to micro-batch")
         one = run.but(micro_batches=1, micro_batch_size=run.micro_batch_size * run.micro_batches)
-        yield Remedy("one micro-batch", one, "the same sequences at once")
+        yield Mitigation("one micro-batch", one, "the same sequences at once")
     if run.places.optimizer != "device":
-        yield Remedy("optimizer on the GPU", run.but(offload="nothing"), "the step is computed by the GPU")
+        yield Mitigation("optimizer on the GPU", run.but(offload="nothing"), "the step is computed by the GPU")
 
 
 def seconds_on_links(run: RunSpec) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 from zerolab.apps.plan.layout import layout_of
 from zerolab.apps.plan.mixture import parameter_count
 from zerolab.apps.plan.simulator import StepSimulator, sharding_stage
-from zerolab.apps.plan.trace import Work, dtype_of, trace_layers, work_of
+from zerolab.apps.plan.trace import dtype_of
 from zerolab.memory.kinds import KINDS, OFFLOADED
 from zerolab.memory.predict import predict_rank
 from zerolab.memory.states import ADAM, predict_states
-from zerolab.models import Config
 from zerolab.offload.copies import AHEAD
 from zerolab.offload.formats import StateSize, StorageFormat, format_of, sub_group_limit
 from zerolab.precision.recipe import Precision
@@ -40,18 +39,20 @@ class StepMoment(NamedTuple):
         return sum(self.bytes.values())
 
 
-@dataclass(frozen=True)
-class Needs:
+class Needs(NamedTuple):
     """What one rank holds.
 
     states  bytes that it keeps from step to step, by kind; one off the device has its place before its name
-    peak    the moment of a step at which its device holds most, with the states
-    tops    the highest moment of each part of a step, in order
+    tops    the highest moment of each part of a step, in order, with the states
     """
 
     states: dict[str, int]
-    peak: StepMoment
     tops: tuple[StepMoment, ...]
+
+    @property
+    def peak(self) -> StepMoment:
+        """The moment of a step at which the device holds most."""
+        return max(self.tops, key=lambda moment: moment.total)
 
 
 def needs(run: RunSpec) -> dict[str, float]:
@@ -85,8 +86,7 @@ def needs_of(run: RunSpec, rank: int = 0) -> Needs:
     step.part = "optimizer step"
     step.add("step_buffers", step_buffers(run, rank % run.sharing))
     layers = run.architecture.layers
-    tops = tuple(StepMoment(told(part, layers), live) for part, (_, live) in step.tops.items())
-    return Needs(states, max(tops, key=lambda moment: moment.total), tops)
+    return Needs(states, tuple(StepMoment(phase_name(part, layers), live) for part, (_, live) in step.tops.items()))
 
 
 def step_buffers(run: RunSpec, rank: int) -> int:
@@ -134,14 +134,14 @@ def encoding(form: StorageFormat, sizes: Sequence[int]) -> int:
     return most
 
 
-def told(where: str, layers: int) -> str:
-    """A part of the replay in words: "backward 3" is "backward of layer 3"."""
-    phase, _, module = where.partition(" ")
+def phase_name(part: str, layers: int) -> str:
+    """A part of the simulator's step in words: "backward 3" is "backward of layer 3"."""
+    phase, _, module = part.partition(" ")
     if not module.isdecimal():
-        return where
-    number = int(module)
+        return part
     last = "the head and the loss" if phase == "forward" else "the loss and the head"
-    return f"{phase} of {'the embedding' if number == 0 else last if number > layers else f'layer {number}'}"
+    where = {0: "the embedding", layers + 1: last}.get(int(module), f"layer {module}")
+    return f"{phase} of {where}"
 
 
 def advice(run: RunSpec, limit: float) -> RunSpec | None:
@@ -177,22 +177,11 @@ def changed(run: RunSpec, found: RunSpec) -> list[str]:
 
 
 def fits(run: RunSpec, limit: float) -> bool:
-    """Whether a run fits. What its states take, and then with them what its micro-batch alone takes, is looked at
-    first, as that is quick."""
-    parameters, dtypes = parameter_count(run.architecture), run.dtypes or Precision()
-    states = predict_states(parameters, run.sharing, run.stage, dtypes, run.places)
+    """Whether a run fits. What its states take is looked at first, as that is quick."""
+    parameters = parameter_count(run.architecture)
+    states = predict_states(parameters, run.sharing, run.stage, run.dtypes, run.places)
     least = sum(size for kind, size in states.items() if not kind.startswith(OFFLOADED))
-    return least <= limit and least + highest_of(run.architecture, work_of(run)) <= limit and gpu_bytes(run) <= limit
-
-
-@lru_cache(maxsize=1024)
-def highest_of(config: Config, work: Work) -> int:
-    """The most bytes that a micro-batch has alive at a time, activations and all else, without the engine's."""
-    now = most = 0
-    for part in trace_layers(config, work):
-        for event in part.events:
-            most, now = max(most, now + sum(event.top or ())), now + sum(event.end)
-    return most
+    return least <= limit and gpu_bytes(run) <= limit
 
 
 def changes(run: RunSpec) -> Iterator[RunSpec]:

@@ -21,8 +21,8 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
-from zerolab.apps.cost import Machine, Network, Operation
-from zerolab.apps.cost.machine import constant
+from zerolab.apps.cost import Machine, Network
+from zerolab.apps.cost.machine import Operation, constant
 from zerolab.apps.plan.layout import layout_of
 from zerolab.apps.plan.trace import Event, TracedPart, dtype_of, trace_layers, work_of
 from zerolab.collectives import Link

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from zerolab.apps.cost import GPU, Machine, Network
 from zerolab.apps.cost.gpus import LINK_EFFICIENCY
@@ -106,8 +107,7 @@ def by_stage(run: RunSpec, machine: Machine, network: Network | Link | None) -> 
     return {stage: predict_step(at_stage(run, stage), machine, network) for stage in stages}
 
 
-@dataclass(frozen=True)
-class Crossing:
+class Crossing(NamedTuple):
     """When a stage is slower than the one before.
 
     gbit_per_s  below so many gigabits a second of a link (between nodes, or inside the only one); None: at none from
@@ -123,9 +123,8 @@ class Crossing:
 
 def with_bandwidth(network: Network, gbit_per_s: float) -> Network:
     """The same network with other links between nodes, or inside the only one."""
-    if network.between is None:
-        return replace(network, inside=Link(gbit_per_s, network.inside.latency_us))
-    return replace(network, between=Link(gbit_per_s, network.between.latency_us))
+    where = "inside" if network.between is None else "between"
+    return replace(network, **{where: replace(getattr(network, where), gbit_per_s=gbit_per_s)})
 
 
 def crossings(run: RunSpec, machine: Machine, network: Network) -> Iterator[Crossing]:
@@ -136,21 +135,18 @@ def crossings(run: RunSpec, machine: Machine, network: Network) -> Iterator[Cros
             first, second = (predict_step(at_stage(one, at), machine, net).seconds for at in pair)
             return second > SLOWER * first
 
-        gbit = highest(lambda gbit: is_slower(run, with_bandwidth(network, gbit)))
+        gbit = find_highest(lambda gbit: is_slower(run, with_bandwidth(network, gbit)))
         batches = (batch for batch in BATCHES if not is_slower(run.but(micro_batch_size=batch), network))
         yield Crossing(stage, before, gbit, next(batches, None))
 
 
-def highest(slower: Callable[[float], bool]) -> float | None:
+def find_highest(slower: Callable[[float], bool]) -> float | None:
     """The highest bandwidth at which a stage is slower, to 2 %: by steps down, then by halving."""
-    above, gbit = MOST_GBIT, MOST_GBIT
-    while not slower(gbit):
-        above, gbit = gbit, gbit / 4
-        if gbit < LEAST_GBIT:
+    above = low = MOST_GBIT
+    while not slower(low):
+        above, low = low, low / 4
+        if low < LEAST_GBIT:
             return None
-    if gbit == MOST_GBIT:
-        return gbit
-    low = gbit
     while above / low > 1.02:
         middle = (above * low) ** 0.5
         low, above = (middle, above) if slower(middle) else (low, middle)

@@ -187,7 +187,7 @@ def run_once(config: Config, work: Work) -> list[TracedPart]:
 
 
 @lru_cache(maxsize=256)
-def trace_layers(config: Config, work: Work) -> list[TracedPart]:
+def trace_layers(config: Config, work: Work) -> tuple[TracedPart, ...]:
     """The parts of one micro-batch. Layers between the first and the last are alike."""
     traced = min(config.layers, TRACED_LAYERS)
     more = config.layers - traced
@@ -196,7 +196,7 @@ def trace_layers(config: Config, work: Work) -> list[TracedPart]:
         extra = range(more + 1) if part.module == 2 else [more if part.module > 2 else 0]
         copies = [shift_part(part, by) for by in extra]
         found += copies if part.phase == "forward" else reversed(copies)
-    return found
+    return tuple(found)
 
 
 def shift_part(part: TracedPart, by: int) -> TracedPart:

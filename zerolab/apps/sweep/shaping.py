@@ -25,7 +25,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from zerolab.apps.cost.calibration import carried
+from zerolab.apps.cost.calibration import measure_carrying
 from zerolab.apps.sweep.cases import SweepCase
 from zerolab.apps.sweep.measure import Figures, run_traced
 from zerolab.collectives import Link
@@ -58,7 +58,7 @@ def check_wires(link: Link | None) -> None:
 
 def carry_on_wires(hosts: int, ranks: int) -> dict[str, list[float]]:
     """Seconds of a processor that each rank's collectives take on shaped wires."""
-    measure = partial(launch, carried, ranks=None, collectives="ring", device="cpu", prints="quiet")
+    measure = partial(launch, measure_carrying, ranks=None, collectives="ring", device="cpu", prints="quiet")
     # Of all results a process that joins a world has that of its own rank.
     return dict(on_hosts(hosts, ranks, WIRE, measure)[0])
 
