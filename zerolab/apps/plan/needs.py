@@ -85,8 +85,7 @@ def needs_of(run: RunSpec, rank: int = 0) -> Needs:
     step.run_micro_batches()
     step.part = "optimizer step"
     step.add("step_buffers", step_buffers(run, rank % run.sharing))
-    layers = run.architecture.layers
-    return Needs(states, tuple(StepMoment(phase_name(part, layers), live) for part, (_, live) in step.tops.items()))
+    return Needs(states, tuple(StepMoment(part, bytes) for part, (_, bytes) in step.tops.items()))
 
 
 def step_buffers(run: RunSpec, rank: int) -> int:
@@ -132,16 +131,6 @@ def encoding(form: StorageFormat, sizes: Sequence[int]) -> int:
         most = max(most, round(numel * codec.copies * width) - freed)
         freed += numel * width
     return most
-
-
-def phase_name(part: str, layers: int) -> str:
-    """A part of the simulator's step in words: "backward 3" is "backward of layer 3"."""
-    phase, _, module = part.partition(" ")
-    if not module.isdecimal():
-        return part
-    last = "the head and the loss" if phase == "forward" else "the loss and the head"
-    where = {0: "the embedding", layers + 1: last}.get(int(module), f"layer {module}")
-    return f"{phase} of {where}"
 
 
 def advice(run: RunSpec, limit: float) -> RunSpec | None:

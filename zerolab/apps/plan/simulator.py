@@ -15,7 +15,7 @@ order of issue, and states come from the host or a disk.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from operator import attrgetter
@@ -129,6 +129,7 @@ class StepSimulator:
         self.in_flight: deque[BucketState] = deque()
         self.queue: deque[SimulatedCollective] = deque()
         self.first_runs = False
+        self.here = 0
         # Memory.
         self.part = ""
         self.live = {"activations": 0, "other": 0, **self.live}
@@ -157,6 +158,11 @@ class StepSimulator:
 
     def run_micro_batch(self, trace: Sequence[TracedPart], reduce: bool) -> None:
         self.next, self.reducing, in_backward = 0, reduce, False
+        last = self.run.architecture.layers + 1
+        names = {
+            "forward": {0: "the embedding", last: "the head and the loss"},
+            "backward": {0: "the embedding", last: "the loss and the head"},
+        }
         for bucket in self.order:
             bucket.missing = len(bucket.plan.layout.slots)
         for unit in self.units:
@@ -164,13 +170,13 @@ class StepSimulator:
         for part in trace:
             if part.phase == "backward" and not in_backward:
                 in_backward = True
-                self.release_all(but_kept=True)
-            self.part = f"{part.phase} {part.module}"
+                self.release_all(lambda unit: not unit.kept)
+            self.part = f"{part.phase} of {names[part.phase].get(part.module, f'layer {part.module}')}"
             for event in part.events:
                 self.follow(event)
                 self.on_hook(event, in_backward)
         self.part = "end of backward"
-        self.release_all()
+        self.release_all(lambda unit: True)
         if reduce:
             while self.next < len(self.order):
                 self.start(self.order[self.next])
@@ -257,56 +263,38 @@ class StepSimulator:
         if self.stage < 3 or event.hook in ("", "gradient"):
             return
         before, after = self.owner[: event.module][::-1], self.owner[event.module + 1 :]
-        following = [self.units[number] for number in after]
-        if event.hook == "pre_forward":
-            if not in_backward:
-                self.make_room(unit)
-            self.gather(unit)
-            if not in_backward:
-                self.ahead(following)
-        elif event.hook == "post_forward":
+        if event.hook == "post_forward":
             unit.ran += 1
             if unit.ran % unit.modules == 0:
-                unit.kept = self.limits.keeps(unit, following, attrgetter("numel"))
+                unit.kept = self.limits.keeps(unit, [self.units[at] for at in after], attrgetter("numel"))
                 if not unit.kept:
                     self.release(unit)
-        else:
-            if after and after[0] not in before:
-                self.release(following[0])
-            self.gather(unit)
-            self.ahead([self.units[number] for number in before])
-
-    def ahead(self, coming: Sequence[UnitState]) -> None:
-        """Prefetch units that come next."""
-        if not self.run.prefetch:
             return
-        for unit in coming[: self.limits.ahead(((unit.numel, unit.here) for unit in coming), self.here())]:
+        goes_back = event.hook == "pre_backward"
+        if goes_back and after and after[0] not in before:
+            self.release(self.units[after[0]])
+        if not in_backward and not unit.here and not self.limits.has_room(self.here, unit.numel):
+            self.release_all(attrgetter("kept"))
+        self.fill(unit)
+        self.wait(unit)
+        if self.run.prefetch and (goes_back or not in_backward):
+            self.prefetch([self.units[at] for at in (before if goes_back else after)])
+
+    def prefetch(self, coming: Sequence[UnitState]) -> None:
+        for unit in coming[: self.limits.ahead(((unit.numel, unit.here) for unit in coming), self.here)]:
             self.fill(unit)
         if self.places.parameters == "disk" and len(coming) > 1 and not coming[1].here:
             self.read(coming[1])
 
-    def here(self) -> int:
-        """Elements of units that are here, or on their way."""
-        return sum(unit.numel for unit in self.units if unit.here) if self.limits.live_numel is not None else 0
-
-    def make_room(self, unit: UnitState) -> None:
-        if not unit.here and not self.limits.has_room(self.here(), unit.numel):
-            for other in self.units:
-                if other.kept:
-                    self.release(other)
-
     def fill(self, unit: UnitState) -> None:
         if not unit.here:
             unit.here = True
+            self.here += unit.numel
             self.add("gathered_units", unit.nbytes)
             self.fetch(unit)
             self.spend("compute", self.machine.per_unit_overhead)
             ends = [self.carry("all_gather", plan.layout.numel, plan.itemsize) for plan in unit.gathered]
             self.queue.append(SimulatedCollective(unit, 0, max(ends, default=self.now)))
-
-    def gather(self, unit: UnitState) -> None:
-        self.fill(unit)
-        self.wait(unit)
 
     def release(self, unit: UnitState) -> None:
         unit.kept = False
@@ -315,12 +303,12 @@ class StepSimulator:
                 # A gather that nobody came for still writes.
                 self.wait(unit)
             unit.here = False
+            self.here -= unit.numel
             self.add("gathered_units", -unit.nbytes)
 
-    def release_all(self, but_kept: bool = False) -> None:
-        for unit in self.units:
-            if not (but_kept and unit.kept):
-                self.release(unit)
+    def release_all(self, chosen: Callable[[UnitState], bool]) -> None:
+        for unit in filter(chosen, self.units):
+            self.release(unit)
 
     # Gradients.
 

@@ -1,11 +1,8 @@
 """What a model's forward and backward compute, make and let go, without memory: a run on the meta device.
 
-    trace_layers(config, Work(batch=1, tokens=2048, dtype=torch.bfloat16))
-                         forward of the embedding, of block 0, ..., the loss; backward of the head, of block L-1, ...
-
 Layers repeat, so three of them are run, and the middle one stands for all between the first and the last: a model of
-126 layers costs no more than one of three. Sizes are those that torch's own operations give, which are the same on the
-meta device as on a CPU; what a kernel takes and frees inside one operation is in no ledger (`zerolab.memory.track`).
+126 layers costs no more than one of three. What a kernel takes and frees inside one operation is in no ledger
+(`zerolab.memory.track`).
 """
 
 from __future__ import annotations
@@ -101,15 +98,14 @@ class MetaRecorder(TorchDispatchMode):
         self.top: tuple[int, int] | None = None
         self.end = (0, 0)
         self.operations: list[Operation] = []
-        storages = [tensor.untyped_storage() for tensor in (inputs, *model.parameters())]
-        self._known: dict[int, Any] = {storage._cdata: weakref.ref(storage) for storage in storages}
-        owned: set[int] = set()
+        self.seen = weakref.WeakSet(tensor.untyped_storage() for tensor in (inputs, *model.parameters()))
+        owned: set[nn.Parameter] = set()
         for number, module in enumerate(model.units()):
             module.register_forward_pre_hook(partial(self._before, number))
             module.register_forward_hook(partial(self._after, number))
             for place, parameter in enumerate(module.parameters()):
-                if id(parameter) not in owned:
-                    owned.add(id(parameter))
+                if parameter not in owned:
+                    owned.add(parameter)
                     parameter.register_post_accumulate_grad_hook(partial(self._drop, number, place))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -122,19 +118,11 @@ class MetaRecorder(TorchDispatchMode):
         return result
 
     def _see(self, storage: torch.UntypedStorage) -> None:
-        key, nbytes = storage._cdata, storage.nbytes()
-        seen = self._known.get(key)
-        if (seen is not None and seen() is storage) or not nbytes:
-            return
-        kind = default_kind(inside_call=False)
-        self._note(kind, nbytes)
-
-        def gone(ref: Any) -> None:
-            self._note(kind, -nbytes)
-            if self._known.get(key) is ref:
-                del self._known[key]
-
-        self._known[key] = weakref.ref(storage, gone)
+        if storage not in self.seen and (nbytes := storage.nbytes()):
+            self.seen.add(storage)
+            kind = default_kind(inside_call=False)
+            self._note(kind, nbytes)
+            weakref.finalize(storage, self._note, kind, -nbytes)
 
     def _note(self, kind: str, nbytes: int) -> None:
         activations, other = self.end
