@@ -285,9 +285,7 @@ def test_a_family_that_is_not_planned_is_refused_by_name_with_a_remedy(tmp_path:
     remedy = "name a model that is like it, or sizes such as layers=24,hidden=2048,heads=16"
     for name in FAR:
         file.write_text(json.dumps({"model_type": name, "hidden_size": 64}))
-        with pytest.raises(
-            InputError, match=f"model_type is '{name}', and .* planned to the byte is gpt2, .*{remedy}"
-        ):
+        with pytest.raises(InputError, match=f"model_type is '{name}', and .* planned to the byte is gpt2, .*{remedy}"):
             find_model(str(file))
 
 

@@ -1,5 +1,4 @@
-"""How long operations and collectives take: on GPUs by their data sheets, on this machine by measuring, on links of two
-levels by formula."""
+"""How long operations and collectives take: by data sheets, by measuring, by formula."""
 
 from zerolab.apps.cost.calibration import calibrate
 from zerolab.apps.cost.gpus import GPU, GPUS, find_gpu

@@ -1,11 +1,7 @@
-"""This machine's figures, measured in seconds: what its ranks compute, move and say when all of them do so at once.
+"""This machine's figures, measured on all of its ranks at once, which share its cores and its memory.
 
-    machine = calibrate(ranks=4)
-    predict_step(run, machine, Link(1.0, 20))
-
-Ranks of one machine share its cores and its memory, so each figure is taken on all of them at the same time. What is
-measured is the processor's time, which others who work on the machine hardly change; where there are more ranks than
-cores, they take turns, and each thing takes so many times as long. A median over tries, and then over ranks.
+What is measured is the processor's time, which others who work on the machine hardly change; where there are more ranks
+than cores, they take turns. A median over tries, and then over ranks.
 """
 
 from __future__ import annotations
@@ -35,19 +31,17 @@ from zerolab.ranks.job import threads_per_rank
 TRIES, WINDOW = 5, 0.02
 """How often each figure is taken, and for how many seconds."""
 QUICK = Link(1000.0, 0.0)
-"""A link on which messages take next to no time, but pass all that a simulated one has them pass."""
+"""A link on which messages take next to no time, but pass all that a simulated one has."""
 Call = Callable[[], Any]
 Seconds = dict[str, list[float]]
 """By what was measured, for each of its amounts."""
 
 
 def calibrate(ranks: int = 1, collectives: str = "ring", disk: Path | None = None) -> Machine:
-    """The CPU of this machine as `ranks` ranks share it, in fp32; about three seconds, and launching them.
+    """The CPU of this machine as `ranks` ranks share it; about three seconds, and launching them.
 
     collectives  the implementation whose collectives are measured, as `launch` takes it
-    disk         a folder on the disk whose speed is measured; None: no disk, and what is kept there takes no time
-
-    Raises InputError for fewer ranks than 1.
+    disk         a folder on the disk whose speed is measured; None: what is kept on a disk takes no time
     """
     return machine_from(measure_ranks(ranks, collectives, disk), ranks)
 
@@ -56,13 +50,9 @@ def measure_ranks(ranks: int, collectives: str = "ring", disk: Path | None = Non
     """What `machine_from` makes a machine of."""
     check_count("ranks", ranks)
     link = QUICK if ranks > 1 and collectives == "ring" else None
-    by_rank = launch(
-        measure, ranks=ranks, collectives=collectives, link=link, device="cpu", prints="quiet", kwargs={"disk": disk}
-    )
-    return {"turns": [count_turns(ranks)]} | {
-        kind: [median(seconds) for seconds in zip(*(rank[kind] for rank in by_rank), strict=True)]
-        for kind in by_rank[0]
-    }
+    by_rank = launch(measure, disk, ranks=ranks, collectives=collectives, link=link, device="cpu", prints="quiet")
+    found = {kind: [*map(median, zip(*(rank[kind] for rank in by_rank), strict=True))] for kind in by_rank[0]}
+    return found | {"turns": [count_turns(ranks)]}
 
 
 def count_turns(ranks: int) -> float:
@@ -79,7 +69,7 @@ def machine_from(measured: Seconds, ranks: int) -> Machine:
     def rate(kind: str) -> Rate:
         # One that took longer than a larger one was disturbed, and gets the larger one's seconds.
         rising = [*accumulate(reversed(seconds[kind]), min)][::-1]
-        # Measured without the graph and the hooks of training: of what a call costs anyway each has only the least.
+        # Measured without the graph and the hooks of training, whose cost stands apart.
         taken = [max(one - least, 0.2 * one) for one in rising]
         return Rate(tuple((amount, amount / one) for amount, one in zip(AMOUNTS[kind], taken, strict=True)))
 
@@ -101,7 +91,7 @@ def machine_from(measured: Seconds, ranks: int) -> Machine:
 
 
 def fit(short: float, long: float) -> tuple[float, float]:
-    """(seconds a call, seconds a byte of the whole) of a collective, from its seconds for each of `WHOLES`."""
+    """(seconds a call, seconds a byte of the whole) of a collective."""
     few, many = (4 * numel for numel in WHOLES)
     a_byte = max(long - short, 0.0) / (many - few)
     return max(short - a_byte * few, 0.0), a_byte
@@ -115,7 +105,7 @@ def linear_layer(width: int, dtype: torch.dtype) -> Call:
 
 
 def on_many(call: Callable[..., Any], length: int) -> Call:
-    """The call on three tensors, others each time: a step touches many before it comes back to one."""
+    """The call on three tensors, others each time, as in a step."""
     turn = cycle(torch.ones(max(1, min(64, 2**22 // length)), 3, length).unbind())
     return lambda: call(*next(turn))
 
@@ -139,13 +129,12 @@ LENGTHS = tuple(2**power for power in (10, 13, 16, 18, 20, 22))
 DISK = 2**25
 """Bytes that are written to the disk and read again."""
 ENGINE_CALLS = 100
-"""As many calls of torch are as long as one of the engine's own, a unit gathered or a bucket reduced: its hooks, notes
-and threads. Steps of eight and sixteen small layers, less those of the same layers alone, took 70 to 130."""
+"""Calls of torch that take as long as a unit gathered or a bucket reduced: steps of small layers took 70 to 130."""
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 WHOLES = (2**12, 2**21)
 """Elements of the tensors of collectives."""
 CARRIED = (200, 4)
-"""How many calls with each of them are measured together: what the system counts is hundredths of a second."""
+"""How many calls with each are measured together: the system counts hundredths of a second."""
 CALLS: dict[str, list[tuple[float, Callable[[], Call]]]] = {
     "matmul": [
         (2.0 * ROWS * width**2, partial(linear_layer, width, torch.float32)) for width in (32, 64, 128, 256, 512, 1024)
@@ -177,7 +166,7 @@ class Counter(TorchDispatchMode):
 
 
 def time_call(comm: Collectives, call: Call, times: int = 0, clock: Callable[[], float] = time.thread_time) -> float:
-    """Seconds of a call by a clock, on all ranks at once; of a collective all of them make as many calls."""
+    """Seconds of a call by a clock, on all ranks at once; collectives need `times`, the same on all."""
     call()
     start = clock()
     call()
@@ -209,9 +198,8 @@ def measure(comm: Collectives, disk: Path | None = None) -> Seconds:
 
 
 def measure_carrying(comm: Collectives) -> Seconds:
-    """A rank's seconds of a processor for each collective where the kernel shapes the wires. It carries and delays
-    messages in no process's name, so all that the processors of this machine did meanwhile counts, shared out among the
-    ranks: nothing else should run."""
+    """A rank's seconds of a processor for each collective where the kernel shapes the wires. It works in no process's
+    name, so all that processors did meanwhile counts, shared out among the ranks: nothing else should run."""
 
     def clock() -> float:
         comm.barrier()
@@ -247,7 +235,7 @@ def time_disk(comm: Collectives, folder: Path) -> float:
 
 
 def time_overhead(comm: Collectives) -> float:
-    """Seconds of an operation on few numbers in a small net that trains, its graph and modules with it."""
+    """Seconds of an operation in a small net that trains, its graph and modules with it."""
     net = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()) for _ in range(8)))
     some = torch.zeros(4, 4)
 

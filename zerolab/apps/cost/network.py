@@ -1,16 +1,12 @@
-"""What collectives cost on links of two levels: inside a node, and between nodes, whose network cards its ranks share.
+"""What collectives cost on links of two levels: inside a node, and between nodes by shared network cards.
 
     network = Network(Link(3600, 3), Link(400, 12), node_size=8, cards=8)
     network.ring_seconds("all_gather", numel, itemsize=2, size=64)
 
-Ring          one ring through all ranks, node after node. It lies on every card (a share of each message goes through
-              each), so a step moves at the pace of the slower of a rank's link and all cards of a node together. A
-              chunk passes N-1 links, of which one a node leads out of it; each adds its latency.
-Hierarchical  ranks of the same place in their nodes make rings between nodes, each with its share of the cards, and the
-              ranks of a node make one inside. An all-gather goes out first and then inside, a reduce-scatter the other
-              way; fewer messages leave a node one after the other, and nothing else travels less.
-
-With one node both are `Link.ring_seconds`.
+Ring          one ring through all ranks, node after node, a share of each message on every card. A chunk passes N-1
+              links, of which one a node leads out of it, at the pace of the slower kind; each adds its latency.
+Hierarchical  rings between nodes, each with its share of the cards, and a ring inside each node. Fewer messages leave
+              a node one after the other, and nothing else travels less.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What people bring to a plan: a model by name, by a config.json or by its sizes. (GPUs are in `zerolab.apps.cost`.)"""
+"""What people bring to a plan: a model by name, by a config.json or by its sizes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from zerolab.models import SIZES, Config, GPT2Config, LlamaConfig, config_of
 HUB = {"gpt2": "GPT-2 124M", "gpt2-medium": "GPT-2 355M", "gpt2-large": "GPT-2 774M", "gpt2-xl": "GPT-2 1.5B"}
 FAMILIES = ("gpt2", "llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3")
 PASSED_OVER = ("rope_scaling", "rope_parameters", "sliding_window")
+"""Fields that change no byte of training: how positions turn, how far a window reaches."""
 NOT_OURS = "take a checkpoint of such a model."
 INSTEAD = "name a model that is like it, or sizes such as layers=24,hidden=2048,heads=16"
 MOST_LAYERS, MOST_WIDE = 10_000, 1 << 24
@@ -37,15 +38,11 @@ SIZE_FIELDS = {
 
 
 def find_model(text: str) -> Shape:
-    """A shape by a name of `SHAPES` ("llama-3-405b") or of `zerolab train` ("llama tiny"), by the path of a config.json
-    or of a folder with one, or by sizes ("layers=24,hidden=2048,heads=16").
-
-    Raises InputError for what is none of these, and for sizes that no model has.
-    """
+    """A model by its name ("llama-3-405b", "llama tiny"), the path of a config.json, or sizes ("layers=2,...")."""
     shape = read_sizes(text) if "=" in text else find_shape(text)
     for name, field in SIZE_FIELDS.items():
-        size, most = vars(shape.config).get(field, 1), MOST_LAYERS if name in ("layers", "experts") else MOST_WIDE
-        if size > most:
+        most = MOST_LAYERS if name in ("layers", "experts") else MOST_WIDE
+        if (size := vars(shape.config).get(field, 1)) > most:
             raise InputError(f"{name} is {size}; give at most {most}")
     return shape
 
@@ -57,10 +54,9 @@ def find_shape(text: str) -> Shape:
     of_hub = HUB.get(of_hub) or re.sub(r"^meta-|-hf$|-v0\.1$", "", of_hub)
     if shape := named.get(plain(text)) or named.get(plain(of_hub)):
         return shape
-    for model, sizes in SIZES.items():
-        for size in sizes:
-            if plain(text) == plain(f"{model} {size}"):
-                return Shape(config_of(model, size), f"{model} {size}")
+    for model, size in ((model, size) for model, sizes in SIZES.items() for size in sizes):
+        if plain(text) == plain(f"{model} {size}"):
+            return Shape(config_of(model, size), f"{model} {size}")
     path = Path(text).expanduser()
     if text and path.is_dir():
         path = path / "config.json"
@@ -74,7 +70,7 @@ def find_shape(text: str) -> Shape:
 
 
 def read_sizes(text: str) -> Shape:
-    """ "layers=24,hidden=2048,heads=16": a GPT; with kv_heads, ffn or experts a Llama, or a mixture of experts."""
+    """A GPT; with kv_heads or ffn a Llama, with experts a mixture of them."""
     sizes: dict[str, Any] = {}
     for part in filter(None, re.split(r"[,\s]+", text)):
         name, _, number = part.partition("=")
@@ -98,8 +94,7 @@ def read_sizes(text: str) -> Shape:
 
 
 def read_config(path: Path) -> Shape:
-    """The shape of a Hugging Face config.json of one of `FAMILIES`. Fields that change no byte of training (how
-    positions turn, how far a window reaches) are passed over."""
+    """The shape of a Hugging Face config.json of one of `FAMILIES`."""
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""A plan for programs, and a run as the settings of `zerolab train`, which dialects write in other words."""
+"""A plan for programs, and a run as settings, which dialects write in other words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zerolab.zero.units import dtypes_of
 from zerolab.zero.zero_engine import dtypes_from
 
 EVERY_RANK = 64
-"""Of more ranks than these, the states of the first and the last are told; the others' lie between."""
+"""Of more ranks than these, the states of the first and the last are told."""
 
 DESCRIBED = (
     "ranks",
@@ -43,7 +43,7 @@ EMITTED = (
 
 
 def described(run: RunSpec, limit: float | None) -> dict[str, Any]:
-    """All that a plan says, in numbers, texts and truth values; bytes unless a name says otherwise."""
+    """All that a plan says; bytes unless a name says otherwise."""
     found = needs_of(run)
     ranks = range(run.ranks) if run.ranks <= EVERY_RANK else (0, run.ranks - 1)
     change = None if limit is None or found.peak.total <= limit else advice(run, limit)
@@ -71,7 +71,7 @@ def described(run: RunSpec, limit: float | None) -> dict[str, Any]:
 
 
 def explain_table(run: RunSpec) -> str:
-    """The table of the run's buckets as text: how each state is sharded, its dtype, and its tier."""
+    """How each state is sharded, its dtype, and its tier, as text."""
     axes = {f"{run.sharing} ranks": (run.stage, run.sharing)}
     if run.instances > 1:
         axes = {f"{run.instances} replicas": (0, run.instances), **axes}
@@ -97,8 +97,7 @@ def nonzero(sizes: dict[str, int]) -> dict[str, int]:
 
 
 def as_settings(run: RunSpec) -> dict[str, Any]:
-    """The run in the fields of `RunSpec`. Raises InputError for a mixture of experts,
-    which it does not train, and for a relative of the Llama, which has no flags."""
+    """The run in the fields of `RunSpec`. Raises InputError for a model that no flags describe."""
     config = run.architecture
     if isinstance(config, MixtureConfig):
         raise InputError(f"{run.model_name} has experts, which no dialect is written for yet; plan it without --emit")
@@ -107,7 +106,9 @@ def as_settings(run: RunSpec) -> dict[str, Any]:
             f"{run.model_name} has heads, biases or norms that no flag says, so it is trained from a folder alone "
             "(zerolab train --init-from); leave out --emit"
         )
-    sizes = {name: size for name, size in vars(config).items() if name in SIZES and (name, size) != ("tied_head", True)}
+    sizes = {name: size for name, size in vars(config).items() if name in SIZES}
+    if config.tied_head:
+        del sizes["tied_head"]
     optional = {
         "num_distributed_optimizer_instances": run.instances,
         "precision": run.precision,

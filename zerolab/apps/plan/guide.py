@@ -1,4 +1,4 @@
-"""Which stage to take, why, and what each remedy brings: by its figures, not by rule of thumb."""
+"""Which stage to take, why, and what each remedy brings."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ PHASES = ("forward", "backward", "norm", "publish")
 SMALL = 100_000
 """Elements: DeepSpeed's default for `stage3_param_persistence_threshold`."""
 LINKS = {"100 Gbit/s": 12.5 * GB, "400 Gbit/s": 50.0 * GB, "NVLink of an H100, 450 GB/s": 450.0 * GB}
-"""Bytes a second in one direction: two kinds of network, and what one GPU sends within its machine."""
+"""Bytes a second in one direction."""
 
 
 class Mitigation(NamedTuple):
-    """One change to a run: in words, the run with it, and what it costs or brings besides."""
+    """One change to a run: in words, the run with it, and what it brings besides."""
 
     what: str
     run: RunSpec
@@ -28,8 +28,7 @@ class Mitigation(NamedTuple):
 
 
 def traffic(run: RunSpec) -> dict[str, dict[str, int]]:
-    """Bytes that rank 0 sends in a step by rings, by phase and collective. It clips by the norm, as `zerolab train`
-    does. One rank sends nothing."""
+    """Bytes that rank 0 sends in a step by rings, by phase and collective. It clips by the norm."""
     layout, sent = layout_of(run), dict[str, dict[str, int]]()
     if run.sharing > 1:
         tied = [layout.plans[0].unit] if run.architecture.tied_head else []
@@ -50,12 +49,8 @@ def traffic_bytes(run: RunSpec) -> int:
 
 
 def recommend(run: RunSpec, limit: float) -> tuple[RunSpec | None, list[str]]:
-    """The run at the lowest stage that fits into `limit` bytes; else with the smallest other change that makes it fit;
-    else None. And why, in sentences.
-
-    In a step of one micro-batch stages 0 to 2 send as much, so the lowest that fits is the simplest, and stage 3, which
-    sends half as much again, is the last. That a model is larger than some size is no reason: what a GPU has left is.
-    """
+    """The run at the lowest stage that fits into `limit` bytes, which is the simplest; else with the smallest other
+    change that makes it fit; else None. And why, in sentences."""
     reasons: list[str] = []
     for stage in (run.dtypes or Precision()).stages:
         one = at_stage(run, stage)
@@ -120,8 +115,7 @@ def against_slowness(run: RunSpec) -> Iterator[Mitigation]:
 
 
 def seconds_on_links(run: RunSpec) -> dict[str, float]:
-    """How long a step's bytes take on links, if nothing else does, in seconds: what overlap can hide at best, and why
-    stage 3 wants a fast one."""
+    """How many seconds a step's bytes take on links: what overlap can hide at best."""
     return {name: traffic_bytes(run) / speed for name, speed in LINKS.items()}
 
 
@@ -132,7 +126,7 @@ def buckets(run: RunSpec, bucket_numel: int | None) -> tuple[int, int]:
 
 
 def kept_by_threshold(run: RunSpec) -> int:
-    """Bytes of the parameters of at most `SMALL` elements: all that a lower persistence threshold could free."""
+    """Bytes of the parameters of at most `SMALL` elements, which a lower threshold could free."""
     width = (run.dtypes or Precision()).itemsize("params")
     slots = (slot for plan in layout_of(run).plans for slot in plan.layout.slots)
     return width * sum(slot.numel for slot in slots if slot.numel <= SMALL)

@@ -1,4 +1,4 @@
-"""The layout that an engine would build for a run, without the model: three layers on the meta device stand for all."""
+"""The layout that an engine would build for a run; three layers on the meta device stand for all."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ class RunLayout:
     """Units of a model, and where its modules' parameters are in them.
 
     units  of each unit, in forward order, the plans of its buckets
-    owner  of each module (the embedding, the layers, the head) the number of its unit: a tied head's is that of the
-           embedding
+    owner  of each module (the embedding, the layers, the head) the number of its unit; a tied head's is 0
     slots  of each module the bucket of its unit in which each of its parameters lies
     """
 
@@ -72,7 +71,7 @@ def lay_out_model(
         places = {key: place for place, bucket in enumerate(buckets) for key in bucket.slots}
         slots.append(tuple(places[id(parameter)] for parameter in module.parameters()))
     if more:
-        # The second layer stands for those between the first and the last; it is unit 2, as the embedding is unit 0.
+        # The second layer, which is unit 2, stands for those between the first and the last.
         between = [tuple(rename_layer(plan, layer) for plan in units[2]) for layer in range(1, config.layers - 1)]
         units[2:4] = [*between, tuple(rename_layer(plan, config.layers - 1) for plan in units[3])]
         slots[2:3] = slots[2:3] * (more + 1)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
 from zerolab.apps.plan.layout import layout_of
-from zerolab.apps.plan.mixture import parameter_count
 from zerolab.apps.plan.simulator import StepSimulator, sharding_stage
 from zerolab.apps.plan.trace import dtype_of
 from zerolab.memory.kinds import KINDS, OFFLOADED
 from zerolab.memory.predict import predict_rank
-from zerolab.memory.states import ADAM, predict_states
+from zerolab.memory.states import ADAM
 from zerolab.offload.copies import AHEAD
 from zerolab.offload.formats import StateSize, StorageFormat, format_of, sub_group_limit
 from zerolab.precision.recipe import Precision
@@ -29,7 +28,7 @@ ADAMW = StateSize(2, 4, ADAM)
 
 
 class StepMoment(NamedTuple):
-    """The bytes of a moment by kind, beside the states, and where in a step it is, such as "backward of unit 3"."""
+    """The bytes of a moment by kind, and where in a step it is, such as "backward of layer 3"."""
 
     where: str
     bytes: dict[str, int]
@@ -56,8 +55,7 @@ class Needs(NamedTuple):
 
 
 def needs(run: RunSpec) -> dict[str, float]:
-    """Bytes of one rank at the peak of a step: on its GPU by kind (`DEVICE`), and "host" and "disk" for what rests
-    outside it."""
+    """Bytes of one rank at the peak of a step: on its GPU by kind (`DEVICE`), and all on its "host" and "disk"."""
     found = needs_of(run)
     elsewhere = {
         place.rstrip(":"): float(sum(size for kind, size in found.states.items() if kind.startswith(place)))
@@ -67,15 +65,13 @@ def needs(run: RunSpec) -> dict[str, float]:
 
 
 def gpu_bytes(run: RunSpec) -> float:
-    """All that one GPU must hold at the peak of a step. Not in it: what the allocator loses between tensors, NCCL's own
-    buffers, and the CUDA context."""
+    """All that one GPU must hold at the peak of a step, without the allocator's gaps, NCCL's buffers and CUDA."""
     return needs_of(run).peak.total
 
 
 @lru_cache(maxsize=4096)
 def needs_of(run: RunSpec, rank: int = 0) -> Needs:
-    """The states of a rank, to the byte, and the moments of a step: of its first steps, the highest. (Where states rest
-    as the step uses them the first has no optimizer states yet.)"""
+    """The states of a rank, to the byte, and the moments of a step, of its first ones the highest."""
     layout = layout_of(run)
     states = predict_rank(layout.plans, run.stage, rank % run.sharing, ADAMW, run.dtypes, run.places.on(run.on_gpus))
     # The micro-batches of a step lie ready: tokens and targets, whole numbers of 8 bytes.
@@ -89,9 +85,8 @@ def needs_of(run: RunSpec, rank: int = 0) -> Needs:
 
 
 def step_buffers(run: RunSpec, rank: int) -> int:
-    """The most bytes that the optimizer's step brings to hand on the device: of a sub-group the gradients, and the
-    states where one of them rests in another dtype than the step computes in; what encoding these takes; and on a GPU
-    the new parameters of a few sub-groups, while they are copied to the host."""
+    """The most bytes that the optimizer's step brings to hand on the device: of a sub-group the gradients, states that
+    rest in another dtype, and what encoding them takes; new parameters that a GPU is still copying to the host."""
     layout, dtypes, places = layout_of(run), run.dtypes, run.places.on(run.on_gpus)
     if places.optimizer != "device":
         return 0
@@ -123,8 +118,8 @@ def step_buffers(run: RunSpec, rank: int) -> int:
 
 
 def encoding(form: StorageFormat, sizes: Sequence[int]) -> int:
-    """The most bytes by which encoding a sub-group, whose segments have so many elements, goes beyond what is at hand
-    before it. The gradients are gone by then, and each moment is let go once it is encoded."""
+    """The most bytes by which encoding a sub-group of such segments goes beyond what is at hand before it. The
+    gradients are gone by then, and each moment is let go once it is encoded."""
     width, freed, most = form.step_dtype.itemsize, 0, 0
     moments = [(numel, codec) for numel in sizes for codec in form.states.values()]
     for numel, codec in sorted(moments, key=lambda moment: -moment[1].width):
@@ -134,14 +129,12 @@ def encoding(form: StorageFormat, sizes: Sequence[int]) -> int:
 
 
 def advice(run: RunSpec, limit: float) -> RunSpec | None:
-    """The run with the smallest change that makes it fit into a GPU of `limit` bytes: itself, else one of `changes`, in
-    that order; None if none of them does."""
-    return next((changed for changed in changes(run) if fits(changed, limit)), None)
+    """The first of `changes` that fits into a GPU of `limit` bytes, which may be the run itself."""
+    return next((changed for changed in changes(run) if gpu_bytes(changed) <= limit), None)
 
 
 def at_stage(run: RunSpec, stage: int) -> RunSpec:
-    """The same run at another stage, without what that stage does not heed: below stage 3 ranks keep parameters whole,
-    and on the GPU, and stage 0 has one instance."""
+    """The same run at another stage, without what that stage does not heed."""
     changes: dict[str, Any] = {"stage": stage, "instances": run.instances if stage else 1}
     if stage > 1:
         changes["reduction"] = "reduce_scatter"
@@ -165,31 +158,18 @@ def changed(run: RunSpec, found: RunSpec) -> list[str]:
     return [words for words, is_so in said.items() if is_so]
 
 
-def fits(run: RunSpec, limit: float) -> bool:
-    """Whether a run fits. What its states take is looked at first, as that is quick."""
-    parameters = parameter_count(run.architecture)
-    states = predict_states(parameters, run.sharing, run.stage, run.dtypes, run.places)
-    least = sum(size for kind, size in states.items() if not kind.startswith(OFFLOADED))
-    return least <= limit and gpu_bytes(run) <= limit
-
-
 def changes(run: RunSpec) -> Iterator[RunSpec]:
-    """From what costs least to what costs most: a higher stage, recomputation, one instance of the states, a smaller
-    batch, the host, and last more ranks."""
+    """Runs like this one, from the change that costs least to the one that costs most."""
     yield run
-    stages = [stage for stage in (run.dtypes or Precision()).stages if stage >= run.stage]
-    wholes = [run.ranks, *(2**power for power in range(1, 14) if 2**power > run.ranks)]
-    places = (run.places, "optimizer") if not run.places.moves else (run.places,)
-    batches = dict.fromkeys((run.micro_batch_size, 1))
-    checkpointings = dict.fromkeys((run.checkpoint_activations, True))
-    for ranks, offload, batch, instances, checkpointing, stage in product(
-        wholes, places, batches, dict.fromkeys((run.instances, 1)), checkpointings, stages
-    ):
-        if ranks % instances == 0:
-            yield at_stage(run, stage).but(
-                ranks=ranks,
-                micro_batch_size=batch,
-                checkpoint_activations=checkpointing,
-                offload=offload,
-                instances=instances,
-            )
+    options: dict[str, Iterable[Any]] = {
+        "ranks": [run.ranks, *(2**power for power in range(1, 14) if 2**power > run.ranks)],
+        "offload": [run.places] if run.places.moves else [run.places, "optimizer"],
+        "micro_batch_size": dict.fromkeys((run.micro_batch_size, 1)),
+        "instances": dict.fromkeys((run.instances, 1)),
+        "checkpoint_activations": dict.fromkeys((run.checkpoint_activations, True)),
+        "stage": [stage for stage in (run.dtypes or Precision()).stages if stage >= run.stage],
+    }
+    for chosen in product(*options.values()):
+        change = dict(zip(options, chosen, strict=True))
+        if change["ranks"] % change["instances"] == 0:
+            yield at_stage(run, change.pop("stage")).but(**change)

@@ -27,8 +27,7 @@ def make_gpt(name: str, layers: int, hidden: int, heads: int, vocabulary: int = 
 
 
 def name_published() -> dict[str, Shape]:
-    """The models of `zerolab.models.SIZES` that were published, as the world calls them, and Mixtral (arXiv 2401.04088,
-    table 1), which is only planned."""
+    """The published ones of `zerolab.models.SIZES`, as the world calls them, and Mixtral, which is only planned."""
     gpt2, found = {"124m": "124M", "355m": "355M", "774m": "774M", "1558m": "1.5B"}, dict[str, Config]()
     for size, config in SIZES["gpt2"].items():
         if size in gpt2:

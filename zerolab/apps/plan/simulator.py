@@ -1,12 +1,12 @@
-"""One step of one rank on numbers: what is alive besides the states, when that is most, and how long it takes.
+"""One step of one rank on numbers: what is alive, when that is most, and how long it takes.
 
-Forward and backward come from a trace (`trace.py`); what the engine does at each event of its hooks is done here:
+Forward and backward come from a trace; what the engine does at each of its hooks is done here:
 
     gathers, prefetches and releases units at stage 3              zero/schedule.py, zero/units.py
     opens a bucket's gradients, reduces them, lets them go         zero/reducer.py, zero/bucket.py
     brings states and gradients to hand for the optimizer          zero/tiers/
 
-Buffers of collectives are those of our rings; NCCL has its own, which torch's allocator does not see.
+Buffers of collectives are those of our rings.
 
 With a `Machine` there is a clock, too. Three lanes: the device computes, collectives run one after the other in the
 order of issue, and states come from the host or a disk.
@@ -40,8 +40,8 @@ NO_TIME = Machine("no time", {}, constant(inf))
 
 
 def sharding_stage(run: RunSpec) -> int:
-    """The stage whose rules the engine follows: with one rank there is nothing to shard, so it copies nothing, unless
-    parameters rest elsewhere or are cast when they are gathered."""
+    """The stage whose rules the engine follows: one rank has nothing to shard, so it copies nothing, unless parameters
+    rest elsewhere or are cast when they are gathered."""
     alone = run.sharing == 1 and not run.places.moves and not (run.dtypes or Precision()).sharded_main
     return 0 if alone else run.stage
 
@@ -60,7 +60,7 @@ class BucketState:
 
 @dataclass(eq=False)
 class UnitState:
-    """A unit during a step (as in `zerolab.zero.units.Unit`), and when its shard will have been read from the disk."""
+    """A unit during a step, and when its shard will have been read from the disk."""
 
     buckets: list[BucketState]
     modules: int
@@ -88,19 +88,14 @@ class SimulatedCollective(NamedTuple):
 class StepSimulator:
     """A rank's step on numbers.
 
-    live       bytes by kind that are there all the time: the states
-    machine    what computes; without it there is no clock
-    network    what is between ranks, if collectives do not take what the machine says
-    overlap    reductions run while backward goes on
+    live     bytes by kind that are there all the time: the states
+    machine  what computes; without it there is no clock
+    network  what is between ranks; None: collectives take what the machine says
+    overlap  reductions run while backward goes on
 
-    What it finds:
-
-    tops            of each part of a step the most bytes, and these by kind
-    now             seconds since the step began
-    time_breakdown  these by what they were spent on (`StepTime`)
-    carried         seconds in which collectives ran, whoever waited
-
-    A processor that carries messages does not compute meanwhile.
+    What it finds: of each part of a step the most bytes, and these by kind (`tops`); the seconds since the step began
+    (`now`), and what they were spent on; those in which collectives ran (`carried`), whoever waited. A processor that
+    carries messages does not compute meanwhile.
     """
 
     run: RunSpec

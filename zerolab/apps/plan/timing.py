@@ -1,12 +1,8 @@
-"""How long a run's step takes, what of it is waiting for the wire, and where a stage becomes slower than the one
-before: the bandwidth, and the batch, below which communication binds."""
+"""How long a run's step takes, and what of it is waiting for the wire."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from zerolab.apps.cost import GPU, Machine, Network
 from zerolab.apps.cost.gpus import LINK_EFFICIENCY
@@ -20,10 +16,6 @@ from zerolab.precision.recipe import Precision
 from zerolab.run import RunSpec
 
 WAITS = ("gather", "reduce", "norm", "publish")
-SLOWER = 1.01
-"""A step is slower than another if it takes one per cent longer."""
-LEAST_GBIT, MOST_GBIT = 0.01, 10_000.0
-BATCHES = (1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True)
@@ -31,8 +23,7 @@ class StepTime:
     """A step of one rank, in seconds.
 
     seconds        from the first forward to the new parameters
-    time_breakdown the same by what it was spent on: "compute", "optimizer", "offload", and waiting for collectives:
-                   "gather", "reduce", "norm", "publish"
+    time_breakdown the same by what it was spent on: "compute", "optimizer", "offload", and `WAITS` for collectives
     communication  in which collectives ran, whoever waited
     tokens         of the step, over all ranks
     flop           floating-point operations of the model that a rank's tokens need, recomputation not counted
@@ -80,7 +71,7 @@ def predict_step(
 
 
 def model_flop(run: RunSpec) -> float:
-    """6 a parameter and token, and 12 L h T a token for the scores of attention (PaLM, arXiv 2204.02311, app. B)."""
+    """6 a parameter and token, and 12 L h T a token for attention's scores (arXiv 2204.02311, app. B)."""
     tokens = run.micro_batches * run.micro_batch_size * run.seq_len
     config = run.architecture
     return tokens * (6.0 * parameter_count(config) + 12.0 * config.layers * config.dim * run.seq_len)
@@ -90,9 +81,7 @@ def network_of(
     gpu: GPU, ranks: int, node_size: int = 8, gbit_per_s: float = 400.0, latency_us: float = 14.0,
     cards: int | None = None, algorithm: str = "ring",
 ) -> Network:  # fmt: skip
-    """Links of GPUs by the table: inside a node the GPU's own, between nodes `cards` network cards (one a GPU, if none
-    are given) of `gbit_per_s` gigabits a second; rings reach four fifths of each. `latency_us` is a message's between
-    nodes; inside it is 4."""
+    """Links of GPUs: inside a node the GPU's own, between nodes `cards` network cards (None: one a GPU)."""
     check_count("node_size", node_size)
     inside = Link(8 * LINK_EFFICIENCY * gpu.link_gbyte_per_s, 4.0)
     if ranks <= node_size:
@@ -105,49 +94,3 @@ def by_stage(run: RunSpec, machine: Machine, network: Network | Link | None) -> 
     """The step at each stage that the run's precision allows."""
     stages = (run.dtypes or Precision()).stages
     return {stage: predict_step(at_stage(run, stage), machine, network) for stage in stages}
-
-
-class Crossing(NamedTuple):
-    """When a stage is slower than the one before.
-
-    gbit_per_s  below so many gigabits a second of a link (between nodes, or inside the only one); None: at none from
-                `LEAST_GBIT` to `MOST_GBIT`
-    batch       with less than so many sequences in a micro-batch; 1: with none, None: with all of `BATCHES`
-    """
-
-    stage: int
-    before: int
-    gbit_per_s: float | None
-    batch: int | None
-
-
-def with_bandwidth(network: Network, gbit_per_s: float) -> Network:
-    """The same network with other links between nodes, or inside the only one."""
-    where = "inside" if network.between is None else "between"
-    return replace(network, **{where: replace(getattr(network, where), gbit_per_s=gbit_per_s)})
-
-
-def crossings(run: RunSpec, machine: Machine, network: Network) -> Iterator[Crossing]:
-    """For each stage that the run's precision allows, from the second on."""
-    for before, stage in pairwise((run.dtypes or Precision()).stages):
-
-        def is_slower(one: RunSpec, net: Network, pair: tuple[int, int] = (before, stage)) -> bool:
-            first, second = (predict_step(at_stage(one, at), machine, net).seconds for at in pair)
-            return second > SLOWER * first
-
-        gbit = find_highest(lambda gbit: is_slower(run, with_bandwidth(network, gbit)))
-        batches = (batch for batch in BATCHES if not is_slower(run.but(micro_batch_size=batch), network))
-        yield Crossing(stage, before, gbit, next(batches, None))
-
-
-def find_highest(slower: Callable[[float], bool]) -> float | None:
-    """The highest bandwidth at which a stage is slower, to 2 %: by steps down, then by halving."""
-    above = low = MOST_GBIT
-    while not slower(low):
-        above, low = low, low / 4
-        if low < LEAST_GBIT:
-            return None
-    while above / low > 1.02:
-        middle = (above * low) ** 0.5
-        low, above = (middle, above) if slower(middle) else (low, middle)
-    return low

@@ -1,8 +1,7 @@
-"""What a model's forward and backward compute, make and let go, without memory: a run on the meta device.
+"""What a model's forward and backward compute, make and let go: a run on the meta device.
 
-Layers repeat, so three of them are run, and the middle one stands for all between the first and the last: a model of
-126 layers costs no more than one of three. What a kernel takes and frees inside one operation is in no ledger
-(`zerolab.memory.track`).
+Layers repeat, so three of them are run, and the middle one stands for all between the first and the last. What a kernel
+takes and frees inside one operation is in no ledger.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Work(NamedTuple):
 
     checkpoint  layers keep their input and are computed anew in backward
     dropout     the share of activations that a GPT-2 leaves out; its masks are kept for backward
-    attention   "flash": by a kernel that stores no scores; "eager": softmax(q k) v, with the scores kept for backward
+    attention   "flash": by a kernel that stores no scores; "eager": with the scores kept for backward
     """
 
     batch: int
@@ -48,7 +47,7 @@ class Work(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What a module has done since the last event, and which of the engine's hooks it calls then.
+    """What a module has done since the last event, and which hook it calls then.
 
     hook        pre_forward: its forward begins, also where a checkpoint repeats it inside backward
                 post_forward: its forward ended
@@ -69,7 +68,7 @@ class Event(NamedTuple):
 
 
 class TracedPart(NamedTuple):
-    """What happens in one module in forward or in backward (`phase`). The loss stands with the head."""
+    """What happens in one module in forward or in backward; the loss stands with the head."""
 
     phase: str
     module: int
@@ -77,8 +76,8 @@ class TracedPart(NamedTuple):
 
 
 class Flash(TorchFunctionMode, ContextDecorator):
-    """Attention by the kernel that stores no scores, which torch does not choose on the meta device. Dropout is that of
-    GPUs, whose kernels keep a byte for each activation, and for scores none."""
+    """Attention by the kernel that stores no scores, which torch does not choose on the meta device. Dropout keeps a
+    byte for each activation, as on GPUs, and for scores none."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.scaled_dot_product_attention:
@@ -89,8 +88,7 @@ class Flash(TorchFunctionMode, ContextDecorator):
 
 
 class MetaRecorder(TorchDispatchMode):
-    """Notes each storage on the meta device that comes and goes, and what operations compute, between hooks that are
-    those of `zerolab.zero.schedule` and `zerolab.zero.reducer`."""
+    """Notes each storage on the meta device that comes and goes, and what operations compute, between hooks."""
 
     def __init__(self, model: LanguageModel, inputs: Tensor) -> None:
         super().__init__()
