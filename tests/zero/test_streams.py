@@ -19,8 +19,8 @@ from streams.runs import Case, Net, Seen, make_engine, run
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from zerolab.apps.plan.footprint import step_buffers
 from zerolab.apps.plan.guide import traffic_bytes
-from zerolab.apps.plan.needs import step_buffers
 from zerolab.apps.plan.shapes import SHAPES
 from zerolab.collectives import LocalCollectives, torch_
 from zerolab.collectives.torch_ import TorchCollectives

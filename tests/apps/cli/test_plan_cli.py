@@ -11,20 +11,20 @@ from hf_configs import EXACT, FAR
 from zerolab.apps.cli import main
 from zerolab.apps.cost import GPUS, find_gpu
 from zerolab.apps.interop.huggingface.config import to_huggingface
-from zerolab.apps.plan import GB, SHAPES, advice, gpu_bytes, needs_of
-from zerolab.apps.plan.bring import find_model
-from zerolab.apps.plan.describe import as_settings, described
+from zerolab.apps.plan import GB, SHAPES, advice, gpu_bytes, predict_memory
+from zerolab.apps.plan.describe import as_settings, describe_plan
+from zerolab.apps.plan.footprint import at_stage, name_changes
 from zerolab.apps.plan.guide import (
     against_memory,
     against_slowness,
-    buckets,
+    count_buckets,
     kept_by_threshold,
     recommend,
     seconds_on_links,
     traffic_bytes,
 )
 from zerolab.apps.plan.layout import lay_out_model, layout_of
-from zerolab.apps.plan.needs import at_stage, changed
+from zerolab.apps.plan.model_lookup import find_model
 from zerolab.errors import InputError
 from zerolab.flat import Segment
 from zerolab.models import config_of
@@ -58,7 +58,7 @@ def test_the_file_for_programs_says_what_the_planner_knows(tmp_path: Path) -> No
     )  # fmt: skip
     record = json.loads(file.read_text())
     assert record.pop("time").keys() == {"gpu", "network", "by_stage"}
-    assert record == json.loads(json.dumps(described(run, 80.0 * GB)))
+    assert record == json.loads(json.dumps(describe_plan(run, 80.0 * GB)))
     assert record["fits"] is True and record["peak"]["total"] == gpu_bytes(run)
     assert record["states_by_rank"]["3"]["host"].keys() == {"gradients", "optimizer_states"}
     assert sum(sum(calls.values()) for calls in record["sent_by_phase"].values()) == record["sent"]
@@ -66,7 +66,7 @@ def test_the_file_for_programs_says_what_the_planner_knows(tmp_path: Path) -> No
 
 def test_405_billion_parameters_on_1024_ranks_are_planned_from_three_layers() -> None:
     run = RunSpec(find_model("llama-3-405b"), ranks=1024, stage=3, seq_len=8192, checkpoint_activations=True)
-    found = needs_of(run)
+    found = predict_memory(run)
     assert found.states["parameters"] == pytest.approx(2 * 405_853_388_800 / 1024, rel=1e-4)
     assert len(found.tops) == 2 * (126 + 2) + 2
     # Three of them are run, whatever there are: a model of 126 layers has the trace of one of three, repeated.
@@ -215,7 +215,7 @@ def test_row_27_each_remedy_against_slowness_is_shown_to_send_less_or_to_compute
 
 def test_row_27_larger_buckets_are_fewer_messages_of_the_same_bytes() -> None:
     run = RunSpec(SHAPES["GPT-3 6.7B"], ranks=8, stage=2)
-    counts = [buckets(run, numel)[0] for numel in (50_000_000, 500_000_000, None)]
+    counts = [count_buckets(run, numel)[0] for numel in (50_000_000, 500_000_000, None)]
     # One parameter is never cut, and no bucket holds two units: 32 layers, and the embedding with the head.
     assert counts[0] > counts[1] == counts[2] == 33
     small, whole = run.but(bucket_numel=50_000_000), run
@@ -263,7 +263,7 @@ def test_what_makes_several_instances_fit_is_one_of_them() -> None:
     whole = run.but(instances=1)
     limit = (gpu_bytes(run) + gpu_bytes(whole)) / 2
     found = advice(run, limit)
-    assert found == whole and changed(run, whole) == ["one instance"]
+    assert found == whole and name_changes(run, whole) == ["one instance"]
     assert at_stage(run, 0).instances == 1
 
 
@@ -277,7 +277,7 @@ def test_a_config_json_is_planned_with_the_parameters_that_transformers_makes(na
     # The layout, from which all figures come, holds as many.
     plans = lay_out_model(shape.config, 1).plans
     assert sum(slot.numel for plan in plans for slot in plan.layout.slots) == parameters
-    assert needs_of(RunSpec(shape, ranks=8, stage=3, seq_len=64)).peak.total > 16 * parameters / 8
+    assert predict_memory(RunSpec(shape, ranks=8, stage=3, seq_len=64)).peak.total > 16 * parameters / 8
 
 
 def test_a_family_that_is_not_planned_is_refused_by_name_with_a_remedy(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from zerolab.apps.plan import GB, SHAPES, Shape, advice, gpu_bytes, make_gpt, needs
+from zerolab.apps.plan import GB, SHAPES, Shape, advice, gpu_bytes, make_gpt, predict_peak
+from zerolab.apps.plan.footprint import DEVICE
 from zerolab.apps.plan.layout import layout_of
-from zerolab.apps.plan.needs import DEVICE
 from zerolab.collectives import LocalCollectives
 from zerolab.course.viz.calculator import GPUS, memory_calculator, verdict
 from zerolab.course.viz.looks import MEMORY
@@ -62,33 +62,33 @@ def test_gpt2_counts_to_the_last_parameter() -> None:
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_states_are_those_of_the_papers_arithmetic(stage: int) -> None:
     """But for the padding of the layout, which is less than one element in ten thousand."""
-    needed = needs(RunSpec(SHAPES["GPT-3 6.7B"], ranks=16, stage=stage))
+    needed = predict_peak(RunSpec(SHAPES["GPT-3 6.7B"], ranks=16, stage=stage))
     states = predict_states(SHAPES["GPT-3 6.7B"].parameters, 16, stage, "bf16")
     assert {kind: needed[kind] for kind in states} == pytest.approx(states, rel=1e-4)
 
 
 def test_what_is_offloaded_is_on_the_host_and_nowhere_else() -> None:
     """And sharded gradients with the optimizer that uses them; whole ones stay."""
-    assert needs(RunSpec(LARGE, ranks=64, stage=1, offload="optimizer"))["gradients"] > 0
+    assert predict_peak(RunSpec(LARGE, ranks=64, stage=1, offload="optimizer"))["gradients"] > 0
     at_home = RunSpec(LARGE, ranks=64, stage=3)
     for offload, moved in [("optimizer", STATES[1:]), ("optimizer and parameters", STATES)]:
         away = RunSpec(LARGE, ranks=64, stage=3, offload=offload)
-        assert all(needs(away)[kind] == 0 for kind in moved)
-        assert needs(away)["host"] == pytest.approx(sum(needs(at_home)[kind] for kind in moved))
+        assert all(predict_peak(away)[kind] == 0 for kind in moved)
+        assert predict_peak(away)["host"] == pytest.approx(sum(predict_peak(at_home)[kind] for kind in moved))
         # Each reduced bucket's shard is on the GPU until it has gone to the host.
-        shard = needs(away)["communication_buffers"] - needs(at_home)["communication_buffers"]
-        assert gpu_bytes(away) + needs(away)["host"] == pytest.approx(gpu_bytes(at_home) + shard)
+        shard = predict_peak(away)["communication_buffers"] - predict_peak(at_home)["communication_buffers"]
+        assert gpu_bytes(away) + predict_peak(away)["host"] == pytest.approx(gpu_bytes(at_home) + shard)
 
 
 def test_what_rests_on_the_disk_is_neither_on_the_gpu_nor_on_the_host() -> None:
     places = Offload("disk", "disk", path="swap")
-    needed = needs(RunSpec(LARGE, ranks=64, stage=3, offload=places))
+    needed = predict_peak(RunSpec(LARGE, ranks=64, stage=3, offload=places))
     assert needed["disk"] == pytest.approx(LARGE.parameters * (2 + 12) / 64, rel=1e-4)
     assert needed["host"] == pytest.approx(LARGE.parameters * 2 / 64, rel=1e-4)
 
 
 def test_an_fp32_optimizer_on_the_host_updates_a_copy_of_its_own() -> None:
-    needed = needs(RunSpec(LARGE, ranks=1, precision="fp32", offload="optimizer"))
+    needed = predict_peak(RunSpec(LARGE, ranks=1, precision="fp32", offload="optimizer"))
     assert needed["host"] == pytest.approx(LARGE.parameters * (4 + 4 + 4), rel=1e-4)
 
 
@@ -165,7 +165,7 @@ def test_the_calculators_table_says_what_its_bars_show(precision: str) -> None:
     lines = {line.split("  ")[0]: line.split()[-1] for line in picture.table.splitlines()[1:]}
     for kind in DEVICE:
         # What no stage has is not listed.
-        assert float(lines.get(MEMORY[kind].name, 0)) == pytest.approx(needs(run)[kind] / GB, abs=0.005)
+        assert float(lines.get(MEMORY[kind].name, 0)) == pytest.approx(predict_peak(run)[kind] / GB, abs=0.005)
     assert float(lines["one GPU"]) == pytest.approx(gpu_bytes(run) / GB, abs=0.005)
     tops = [patch.get_y() + patch.get_height() for patch in picture.figure.axes[0].patches]
     assert max(tops) == pytest.approx(

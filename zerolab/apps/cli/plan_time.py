@@ -13,7 +13,7 @@ from rich.table import Table
 from zerolab.apps.cost import GPU, Machine, Network, find_gpu, machine_of
 from zerolab.apps.cost.gpus import LINK_EFFICIENCY
 from zerolab.apps.cost.network import ALGORITHMS
-from zerolab.apps.plan.needs import GB, at_stage, gpu_bytes
+from zerolab.apps.plan.footprint import GB, at_stage, gpu_bytes
 from zerolab.apps.plan.timing import StepTime, by_stage, network_of
 from zerolab.errors import InputError
 from zerolab.run import RunSpec

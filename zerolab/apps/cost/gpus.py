@@ -63,15 +63,15 @@ LAUNCH_SECONDS = 5e-6
 """From the end of one kernel to the begin of the next, where Python issues them one by one."""
 
 
-def plain(name: str) -> str:
+def normalize_name(name: str) -> str:
     """A name without what people write differently."""
     return re.sub(r"[^a-z0-9.]", "", name.lower())
 
 
 def find_gpu(name: str) -> GPU:
     """A GPU by its name, however that is written. Raises InputError for one that is not in `GPUS`."""
-    names = {plain(known): known for known in GPUS}
-    asked = plain(name)
+    names = {normalize_name(known): known for known in GPUS}
+    asked = normalize_name(name)
     found = names.get(asked) or next((names[known] for known in names if known.removesuffix("gb") == asked), None)
     if found is None:
         begin = [known for plainly, known in names.items() if plainly.startswith(asked)] if asked else []

@@ -78,7 +78,7 @@ class Rate:
         return amount / exp((1 - share) * log(slow) + share * log(fast))
 
 
-def constant(per_second: float) -> Rate:
+def constant_rate(per_second: float) -> Rate:
     return Rate(((1.0, per_second),))
 
 
@@ -134,11 +134,11 @@ def machine_of(gpu: GPU, efficiency: float | None = None) -> Machine:
     share = gpu.efficiency if efficiency is None else efficiency
     if not 0 < share <= 1:
         raise InputError(f"efficiency is {share!r}; give a share of the peak above 0, of at most 1")
-    half, whole = constant(share * gpu.tflop_per_s * 1e12), constant(share * gpu.fp32_tflop_per_s * 1e12)
+    half, whole = constant_rate(share * gpu.tflop_per_s * 1e12), constant_rate(share * gpu.fp32_tflop_per_s * 1e12)
     return Machine(
         gpu.name,
         {("matmul", 2): half, ("attention", 2): half, ("matmul", 4): whole, ("attention", 4): whole},
-        constant(MEMORY_EFFICIENCY * gpu.memory_gbyte_per_s * 1e9),
+        constant_rate(MEMORY_EFFICIENCY * gpu.memory_gbyte_per_s * 1e9),
         overhead=LAUNCH_SECONDS,
         host=LINK_EFFICIENCY * gpu.host_gbyte_per_s * 1e9,
         disk=3e9,

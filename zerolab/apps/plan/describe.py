@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from zerolab.apps.plan.footprint import advice, gpu_bytes, name_changes, predict_memory
 from zerolab.apps.plan.guide import traffic, traffic_bytes
 from zerolab.apps.plan.mixture import MixtureConfig, parameter_count
-from zerolab.apps.plan.needs import advice, changed, gpu_bytes, needs_of
 from zerolab.errors import InputError
 from zerolab.models import GPT2Config, LlamaConfig
 from zerolab.run import RunSpec
@@ -42,9 +42,9 @@ EMITTED = (
 )
 
 
-def described(run: RunSpec, limit: float | None) -> dict[str, Any]:
+def describe_plan(run: RunSpec, limit: float | None) -> dict[str, Any]:
     """All that a plan says; bytes unless a name says otherwise."""
-    found = needs_of(run)
+    found = predict_memory(run)
     ranks = range(run.ranks) if run.ranks <= EVERY_RANK else (0, run.ranks - 1)
     change = None if limit is None or found.peak.total <= limit else advice(run, limit)
     return {
@@ -61,12 +61,12 @@ def described(run: RunSpec, limit: float | None) -> dict[str, Any]:
         },
         "peak": {"where": found.peak.where, "total": found.peak.total, "by_kind": nonzero(found.peak.bytes)},
         "moments": [{"where": moment.where, "total": moment.total} for moment in found.tops],
-        "states_by_rank": {str(rank): tiers(needs_of(run, rank).states) for rank in ranks},
+        "states_by_rank": {str(rank): tiers(predict_memory(run, rank).states) for rank in ranks},
         "sent_by_phase": traffic(run),
         "sent": traffic_bytes(run),
         "gpu_memory": limit,
         "fits": None if limit is None else found.peak.total <= limit,
-        "change": None if change is None else {"what": changed(run, change), "gpu_bytes": gpu_bytes(change)},
+        "change": None if change is None else {"what": name_changes(run, change), "gpu_bytes": gpu_bytes(change)},
     }
 
 

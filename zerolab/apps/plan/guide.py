@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from zerolab.apps.plan.footprint import GB, advice, at_stage, gpu_bytes, name_changes
 from zerolab.apps.plan.layout import layout_of
-from zerolab.apps.plan.needs import GB, advice, at_stage, changed, gpu_bytes
 from zerolab.memory.traffic import TrafficSettings, predict_phases
 from zerolab.precision.recipe import Precision
 from zerolab.run import OFFLOADS, RunSpec
@@ -63,7 +63,7 @@ def recommend(run: RunSpec, limit: float) -> tuple[RunSpec | None, list[str]]:
     found = advice(highest, limit)
     if found is None:
         return None, [*reasons, "no recomputation, smaller batch, place on the host or up to 8192 ranks makes it fit"]
-    what = " and ".join(changed(highest, found))
+    what = " and ".join(name_changes(highest, found))
     sent = traffic_bytes(found) / GB
     return found, [*reasons, f"stage 3 with {what}: {gpu_bytes(found) / GB:.2f} GB, {sent:.2f} GB sent a step; fits"]
 
@@ -119,7 +119,7 @@ def seconds_on_links(run: RunSpec) -> dict[str, float]:
     return {name: traffic_bytes(run) / speed for name, speed in LINKS.items()}
 
 
-def buckets(run: RunSpec, bucket_numel: int | None) -> tuple[int, int]:
+def count_buckets(run: RunSpec, bucket_numel: int | None) -> tuple[int, int]:
     """How many buckets a step reduces, and the elements of the largest."""
     plans = layout_of(run.but(bucket_numel=bucket_numel)).plans
     return len(plans), max(plan.layout.numel for plan in plans)

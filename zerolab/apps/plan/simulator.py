@@ -22,7 +22,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from zerolab.apps.cost import Machine, Network
-from zerolab.apps.cost.machine import Operation, constant
+from zerolab.apps.cost.machine import Operation, constant_rate
 from zerolab.apps.plan.layout import layout_of
 from zerolab.apps.plan.trace import Event, TracedPart, dtype_of, trace_layers, work_of
 from zerolab.collectives import Link
@@ -36,7 +36,7 @@ from zerolab.zero.reducer import IN_FLIGHT
 
 SHOWN = 3
 """Of more micro-batches, those between the first and the last are taken to be alike."""
-NO_TIME = Machine("no time", {}, constant(inf))
+NO_TIME = Machine("no time", {}, constant_rate(inf))
 
 
 def sharding_stage(run: RunSpec) -> int:

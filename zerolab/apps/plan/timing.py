@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from zerolab.apps.cost import GPU, Machine, Network
 from zerolab.apps.cost.gpus import LINK_EFFICIENCY
+from zerolab.apps.plan.footprint import at_stage
 from zerolab.apps.plan.mixture import parameter_count
-from zerolab.apps.plan.needs import at_stage
 from zerolab.apps.plan.simulator import StepSimulator
 from zerolab.apps.plan.trace import dtype_of
 from zerolab.collectives import Link

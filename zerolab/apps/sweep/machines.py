@@ -15,7 +15,7 @@ import torch
 from zerolab import __version__
 from zerolab.apps.cost import Machine
 from zerolab.apps.cost.calibration import Seconds, machine_from, measure_ranks
-from zerolab.apps.cost.machine import constant
+from zerolab.apps.cost.machine import constant_rate
 from zerolab.apps.sweep.cases import SweepCase
 from zerolab.apps.sweep.rows import write_file
 from zerolab.apps.sweep.shaping import carry_on_wires
@@ -80,5 +80,5 @@ def this_machine() -> dict[str, Any]:
 def virtual_device(config: RunSpec) -> Machine:
     """A device whose speeds are settings."""
     return Machine(
-        config.world, {("matmul", 4): constant(config.gflop_per_s * 1e9)}, constant(config.gbyte_per_s * 1e9)
+        config.world, {("matmul", 4): constant_rate(config.gflop_per_s * 1e9)}, constant_rate(config.gbyte_per_s * 1e9)
     )

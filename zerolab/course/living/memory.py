@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from zerolab.apps.plan import SHAPES, Shape, make_gpt, needs
-from zerolab.apps.plan.needs import DEVICE
+from zerolab.apps.plan import SHAPES, Shape, make_gpt, predict_peak
+from zerolab.apps.plan.footprint import DEVICE
 from zerolab.course.viz.calculator import GPUS
 from zerolab.course.viz.looks import MEMORY
 from zerolab.errors import InputError
@@ -116,7 +116,7 @@ def column(values: list[int]) -> list[Any]:
 
 def table(shape: Shape, tokens: int, precision: str, batch: int = 1) -> list[list[Any]]:
     """By kind the column of the bytes of one rank at the peak of a step, for each of `settings`."""
-    rows = [needs(run_of(shape, tokens, precision, *one, batch)) for one in settings(precision)]
+    rows = [predict_peak(run_of(shape, tokens, precision, *one, batch)) for one in settings(precision)]
     return [column([int(row[kind]) for row in rows]) for kind in KINDS]
 
 

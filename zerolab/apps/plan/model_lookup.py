@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from zerolab.apps.cost.gpus import plain
+from zerolab.apps.cost.gpus import normalize_name
 from zerolab.apps.interop.huggingface.config import from_huggingface
 from zerolab.apps.plan.mixture import MixtureConfig
 from zerolab.apps.plan.shapes import SHAPES, Shape
@@ -48,21 +48,21 @@ def find_model(text: str) -> Shape:
 
 
 def find_shape(text: str) -> Shape:
-    named = {plain(name): shape for name, shape in SHAPES.items()}
+    named = {normalize_name(name): shape for name, shape in SHAPES.items()}
     # A hub has a model as OWNER/MODEL.
     of_hub = text.rpartition("/")[2].lower()
     of_hub = HUB.get(of_hub) or re.sub(r"^meta-|-hf$|-v0\.1$", "", of_hub)
-    if shape := named.get(plain(text)) or named.get(plain(of_hub)):
+    if shape := named.get(normalize_name(text)) or named.get(normalize_name(of_hub)):
         return shape
     for model, size in ((model, size) for model, sizes in SIZES.items() for size in sizes):
-        if plain(text) == plain(f"{model} {size}"):
+        if normalize_name(text) == normalize_name(f"{model} {size}"):
             return Shape(config_of(model, size), f"{model} {size}")
     path = Path(text).expanduser()
     if text and path.is_dir():
         path = path / "config.json"
     if text and (path.suffix == ".json" or path.exists()):
         return read_config(path)
-    near = get_close_matches(plain(text), named, n=3, cutoff=0.5)
+    near = get_close_matches(normalize_name(text), named, n=3, cutoff=0.5)
     listed = ", ".join(named[name].name for name in near) or ", ".join(SHAPES)
     raise InputError(
         f"there is no model {text!r}; choose {listed}, a config.json, or sizes such as layers=24,hidden=2048,heads=16"

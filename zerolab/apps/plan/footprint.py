@@ -22,7 +22,7 @@ from zerolab.run.spec import AT_STAGE_3
 
 GB = 10**9
 DEVICE = KINDS
-"""What a GPU holds, by kind, each in bytes of `needs`."""
+"""What a GPU holds, by kind, each in bytes of `predict_peak`."""
 ADAMW = StateSize(2, 4, ADAM)
 """Torch's AdamW: two moments, and a step counter for each tensor that it updates."""
 
@@ -38,7 +38,7 @@ class StepMoment(NamedTuple):
         return sum(self.bytes.values())
 
 
-class Needs(NamedTuple):
+class MemoryFootprint(NamedTuple):
     """What one rank holds.
 
     states  bytes that it keeps from step to step, by kind; one off the device has its place before its name
@@ -54,9 +54,9 @@ class Needs(NamedTuple):
         return max(self.tops, key=lambda moment: moment.total)
 
 
-def needs(run: RunSpec) -> dict[str, float]:
+def predict_peak(run: RunSpec) -> dict[str, float]:
     """Bytes of one rank at the peak of a step: on its GPU by kind (`DEVICE`), and all on its "host" and "disk"."""
-    found = needs_of(run)
+    found = predict_memory(run)
     elsewhere = {
         place.rstrip(":"): float(sum(size for kind, size in found.states.items() if kind.startswith(place)))
         for place in OFFLOADED
@@ -66,11 +66,11 @@ def needs(run: RunSpec) -> dict[str, float]:
 
 def gpu_bytes(run: RunSpec) -> float:
     """All that one GPU must hold at the peak of a step, without the allocator's gaps, NCCL's buffers and CUDA."""
-    return needs_of(run).peak.total
+    return predict_memory(run).peak.total
 
 
 @lru_cache(maxsize=4096)
-def needs_of(run: RunSpec, rank: int = 0) -> Needs:
+def predict_memory(run: RunSpec, rank: int = 0) -> MemoryFootprint:
     """The states of a rank, to the byte, and the moments of a step, of its first ones the highest."""
     layout = layout_of(run)
     states = predict_rank(layout.plans, run.stage, rank % run.sharing, ADAMW, run.dtypes, run.places.on(run.on_gpus))
@@ -81,7 +81,7 @@ def needs_of(run: RunSpec, rank: int = 0) -> Needs:
     step.run_micro_batches()
     step.part = "optimizer step"
     step.add("step_buffers", step_buffers(run, rank % run.sharing))
-    return Needs(states, tuple(StepMoment(part, bytes) for part, (_, bytes) in step.tops.items()))
+    return MemoryFootprint(states, tuple(StepMoment(part, bytes) for part, (_, bytes) in step.tops.items()))
 
 
 def step_buffers(run: RunSpec, rank: int) -> int:
@@ -145,7 +145,7 @@ def at_stage(run: RunSpec, stage: int) -> RunSpec:
     return run.but(**changes)
 
 
-def changed(run: RunSpec, found: RunSpec) -> list[str]:
+def name_changes(run: RunSpec, found: RunSpec) -> list[str]:
     """What `advice` changed, in words."""
     said = {
         f"stage {found.stage}": found.stage != run.stage,
