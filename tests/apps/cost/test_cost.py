@@ -194,7 +194,6 @@ def test_ranks_that_share_a_core_take_turns_and_a_disk_has_no_core():
     assert shared.local_seconds("all_gather", 10**6) == pytest.approx(2 * alone.local_seconds("all_gather", 10**6))
     assert shared.host == pytest.approx(alone.host / 2) and shared.per_unit_overhead == 2 * alone.per_unit_overhead
     assert shared.disk == alone.disk == calibration.DISK / 0.5
-    assert calibration.count_turns(1) == 1 and calibration.count_turns(10**6) > 1
 
 
 def test_a_processor_that_carries_messages_does_not_compute_meanwhile():

@@ -10,11 +10,11 @@ from benchmarks.plan import BEGIN, END, README, TOKENS, error_of, matrix
 from zerolab.apps.plan import SHAPES, Shape, predict_memory
 from zerolab.apps.plan.guide import traffic
 from zerolab.apps.plan.layout import decay_of, lay_out_model
-from zerolab.apps.plan.mixture import MixtureConfig, unit_parameters
+from zerolab.apps.plan.mixture import MixtureConfig
 from zerolab.apps.plan.trace import Work, run_once, trace_layers
 from zerolab.course.measure import measure
 from zerolab.memory import Stage3Limits
-from zerolab.models import LlamaConfig, build_model, config_of
+from zerolab.models import LlamaConfig, build_model, config_of, unit_parameters
 from zerolab.offload import Offload
 from zerolab.precision import PRECISIONS
 from zerolab.run import RunSpec

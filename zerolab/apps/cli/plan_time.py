@@ -14,8 +14,9 @@ from zerolab.apps.cost import GPU, Machine, Network, find_gpu, machine_of
 from zerolab.apps.cost.gpus import LINK_EFFICIENCY
 from zerolab.apps.cost.network import ALGORITHMS
 from zerolab.apps.plan.footprint import GB, at_stage, gpu_bytes
-from zerolab.apps.plan.timing import StepTime, by_stage, network_of
+from zerolab.apps.plan.timing import StepTime, network_of, predict_step
 from zerolab.errors import InputError
+from zerolab.precision import Precision
 from zerolab.run import RunSpec
 
 FLAGS = ("node_size", "link_gbit_per_s", "link_latency_us", "cards", "algorithm", "reached")
@@ -65,7 +66,8 @@ class Timed:
         options["gbit_per_s"] = given.link_gbit_per_s
         self.machine = machine_of(self.gpu, given.reached)
         self.network = network_of(self.gpu, run.ranks, **{k: v for k, v in options.items() if v is not None})
-        self.stages = by_stage(run, self.machine, self.network)
+        stages = (run.dtypes or Precision()).stages
+        self.stages = {stage: predict_step(at_stage(run, stage), self.machine, self.network) for stage in stages}
 
     def show(self, console: Console) -> None:
         title = f"a step on {self.run.ranks} {self.gpu.name}, predicted"

@@ -52,22 +52,17 @@ def measure_ranks(ranks: int, collectives: str = "ring", disk: Path | None = Non
     link = QUICK if ranks > 1 and collectives == "ring" else None
     by_rank = launch(measure, disk, ranks=ranks, collectives=collectives, link=link, device="cpu", prints="quiet")
     found = {kind: [*map(median, zip(*(rank[kind] for rank in by_rank), strict=True))] for kind in by_rank[0]}
-    return found | {"turns": [count_turns(ranks)]}
-
-
-def count_turns(ranks: int) -> float:
-    """How many ranks share a core."""
-    return max(1.0, ranks / threads_per_rank(1))
+    return found | {"turns": [max(1.0, ranks / threads_per_rank(1))]}
 
 
 def machine_from(measured: Seconds, ranks: int) -> Machine:
-    """A machine from seconds of a processor, one for each of `AMOUNTS`, where "turns" ranks share a core."""
+    """A machine from seconds for each of `AMOUNTS`, where "turns" ranks share a core."""
     (crowd,) = measured.get("turns", [1.0])
     seconds = {kind: [crowd * one for one in taken] for kind, taken in measured.items()}
     least = seconds["call"][0]
 
     def rate(kind: str) -> Rate:
-        # One that took longer than a larger one was disturbed, and gets the larger one's seconds.
+        # What took longer than a larger amount was disturbed.
         rising = [*accumulate(reversed(seconds[kind]), min)][::-1]
         # Measured without the graph and the hooks of training, whose cost stands apart.
         taken = [max(one - least, 0.2 * one) for one in rising]
@@ -80,7 +75,7 @@ def machine_from(measured: Seconds, ranks: int) -> Machine:
         memory,
         rate("math"),
         overhead=seconds["overhead"][0],
-        # Device and host are one memory here: what goes from one to the other is read and written.
+        # Device and host are one memory here, which is read and written.
         host=memory.points[-1][1] / 2,
         disk=DISK / measured["disk"][0] if "disk" in measured else inf,
         optimizer=optimizer,
@@ -129,7 +124,7 @@ LENGTHS = tuple(2**power for power in (10, 13, 16, 18, 20, 22))
 DISK = 2**25
 """Bytes that are written to the disk and read again."""
 ENGINE_CALLS = 100
-"""Calls of torch that take as long as a unit gathered or a bucket reduced: steps of small layers took 70 to 130."""
+"""Calls of torch that take as long as a unit gathered or a bucket reduced; small layers took 70 to 130."""
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 WHOLES = (2**12, 2**21)
 """Elements of the tensors of collectives."""
@@ -148,9 +143,8 @@ CALLS: dict[str, list[tuple[float, Callable[[], Call]]]] = {
     "math": [(8.0 * length, partial(on_many, lambda one, *_: F.gelu(one), length)) for length in LENGTHS],
     "optimizer": [(28.0 * STEPPED, adamw)],
 }
-"""What is measured, and what each call has to do: floating-point operations, or bytes. Of a linear layer one product is
-counted, and a third of the time. Of attention there are 7 products of which a causal mask leaves half, and their mean
-rate is taken for either."""
+"""What is measured, and the operations or bytes of a call: of a linear layer those of one product, of attention seven,
+of which a causal mask leaves half."""
 AMOUNTS = {kind: [amount for amount, _ in calls] for kind, calls in CALLS.items()}
 
 
@@ -166,7 +160,7 @@ class Counter(TorchDispatchMode):
 
 
 def time_call(comm: Collectives, call: Call, times: int = 0, clock: Callable[[], float] = time.thread_time) -> float:
-    """Seconds of a call by a clock, on all ranks at once; collectives need `times`, the same on all."""
+    """Seconds of a call, on all ranks at once; a collective needs the same `times` on all."""
     call()
     start = clock()
     call()
@@ -178,7 +172,7 @@ def time_call(comm: Collectives, call: Call, times: int = 0, clock: Callable[[],
         for _ in range(times):
             call()
         taken.append((clock() - start) / times)
-    # Threads of one rank wait for each other busily, for longer where one of them is kept from its core.
+    # Threads of one rank wait for each other busily.
     is_busy = torch.get_num_threads() > 1 and clock in (time.thread_time, time.process_time)
     return min(taken) if is_busy else median(taken)
 
@@ -198,8 +192,8 @@ def measure(comm: Collectives, disk: Path | None = None) -> Seconds:
 
 
 def measure_carrying(comm: Collectives) -> Seconds:
-    """A rank's seconds of a processor for each collective where the kernel shapes the wires. It works in no process's
-    name, so all that processors did meanwhile counts, shared out among the ranks: nothing else should run."""
+    """A rank's seconds for each collective where the kernel shapes the wires. That works in no process's name, so all
+    that the processors did meanwhile counts, shared out among the ranks."""
 
     def clock() -> float:
         comm.barrier()

@@ -18,8 +18,8 @@ class GPU:
     fp32_tflop_per_s      the same in fp32, as torch computes it unless it is allowed TF32
     link_gbyte_per_s      what it sends to the other GPUs of its machine in one direction: NVLink, or PCIe without it
     host_gbyte_per_s      what it exchanges with the host in one direction: PCIe
-    efficiency            the share of `tflop_per_s` that large matrix products of a training step reach: of A100 and
-                          H100 by published runs (benchmarks/published.py), of the others a guess
+    efficiency            the share of `tflop_per_s` that large matrix products reach: of A100 and H100 by published
+                          runs (benchmarks/published.py), of the others a guess
     """
 
     name: str
@@ -32,9 +32,8 @@ class GPU:
     efficiency: float = 0.6
 
 
-# By the makers' data sheets; GeForce: the whitepapers of GA102, Ada and Blackwell (16-bit products, fp32 sums); B200:
-# an eighth of the DGX B200; an MI250X is two devices to torch, and this is one. NVLink 2, 3, 4 and 5 move 300, 600, 900
-# and 1800 GB/s in both directions together; PCIe 3, 4 and 5 move 16, 32 and 64 GB/s in one.
+# By data sheets; GeForce: the whitepapers of GA102, Ada and Blackwell; B200: an eighth of the DGX B200; an MI250X is
+# two devices to torch, and this is one. What NVLinks move in both directions together is halved.
 GPUS = {
     gpu.name: gpu
     for gpu in (
@@ -60,7 +59,7 @@ MEMORY_EFFICIENCY = 0.8
 LINK_EFFICIENCY = 0.8
 """What long tensors and long messages reach of the bandwidth of a memory and of a link."""
 LAUNCH_SECONDS = 5e-6
-"""From the end of one kernel to the begin of the next, where Python issues them one by one."""
+"""From the end of one kernel to the begin of the next."""
 
 
 def normalize_name(name: str) -> str:
@@ -69,7 +68,7 @@ def normalize_name(name: str) -> str:
 
 
 def find_gpu(name: str) -> GPU:
-    """A GPU by its name, however that is written. Raises InputError for one that is not in `GPUS`."""
+    """A GPU by its name, however that is written."""
     names = {normalize_name(known): known for known in GPUS}
     asked = normalize_name(name)
     found = names.get(asked) or next((names[known] for known in names if known.removesuffix("gb") == asked), None)

@@ -39,7 +39,7 @@ class Operation(NamedTuple):
 
 
 def operation_of(func: Any, args: Any, kwargs: Any, result: Any) -> Operation | None:
-    """What an operation as torch's dispatcher sees it has to do; None for one that touches no number."""
+    """What an operation of torch's dispatcher has to do; None for one that touches no number."""
     found = counted(func, args, kwargs, result)
     if found is None:
         return None
@@ -87,8 +87,8 @@ class Machine:
     """A device that computes, one operation after the other.
 
     name        what it is called in tables
-    peak        floating-point operations a second by its data sheet, by bytes of an element, for MFU; {}: not known
-    flop        floating-point operations a second by kind and bytes of an element: {("matmul", 2): Rate, ...}
+    peak        floating-point operations a second by its data sheet, by bytes of an element
+    flop        what it reaches of them by kind and bytes of an element; other kinds go as "matmul"
     memory      bytes a second of "memory"; `math` those of "math"
     overhead    seconds that each operation takes besides
     host, disk  bytes a second to and from the host's memory and a disk
@@ -130,14 +130,14 @@ class Machine:
 
 
 def machine_of(gpu: GPU, efficiency: float | None = None) -> Machine:
-    """A GPU as a machine; `efficiency`: the share of its peak that large products reach, if not the table's."""
+    """A GPU as a machine; `efficiency`: as in the table."""
     share = gpu.efficiency if efficiency is None else efficiency
     if not 0 < share <= 1:
         raise InputError(f"efficiency is {share!r}; give a share of the peak above 0, of at most 1")
     half, whole = constant_rate(share * gpu.tflop_per_s * 1e12), constant_rate(share * gpu.fp32_tflop_per_s * 1e12)
     return Machine(
         gpu.name,
-        {("matmul", 2): half, ("attention", 2): half, ("matmul", 4): whole, ("attention", 4): whole},
+        {("matmul", 2): half, ("matmul", 4): whole},
         constant_rate(MEMORY_EFFICIENCY * gpu.memory_gbyte_per_s * 1e9),
         overhead=LAUNCH_SECONDS,
         host=LINK_EFFICIENCY * gpu.host_gbyte_per_s * 1e9,

@@ -55,7 +55,7 @@ class MemoryFootprint(NamedTuple):
 
 
 def predict_peak(run: RunSpec) -> dict[str, float]:
-    """Bytes of one rank at the peak of a step: on its GPU by kind (`DEVICE`), and all on its "host" and "disk"."""
+    """Bytes of one rank at the peak of a step: on its GPU by kind, and on its "host" and "disk"."""
     found = predict_memory(run)
     elsewhere = {
         place.rstrip(":"): float(sum(size for kind, size in found.states.items() if kind.startswith(place)))
@@ -65,13 +65,13 @@ def predict_peak(run: RunSpec) -> dict[str, float]:
 
 
 def gpu_bytes(run: RunSpec) -> float:
-    """All that one GPU must hold at the peak of a step, without the allocator's gaps, NCCL's buffers and CUDA."""
+    """All that one GPU must hold at the peak of a step, without what CUDA, NCCL and the allocator take."""
     return predict_memory(run).peak.total
 
 
 @lru_cache(maxsize=4096)
 def predict_memory(run: RunSpec, rank: int = 0) -> MemoryFootprint:
-    """The states of a rank, to the byte, and the moments of a step, of its first ones the highest."""
+    """The states of a rank, to the byte, and the moments of one of its first steps."""
     layout = layout_of(run)
     states = predict_rank(layout.plans, run.stage, rank % run.sharing, ADAMW, run.dtypes, run.places.on(run.on_gpus))
     # The micro-batches of a step lie ready: tokens and targets, whole numbers of 8 bytes.
@@ -85,8 +85,7 @@ def predict_memory(run: RunSpec, rank: int = 0) -> MemoryFootprint:
 
 
 def step_buffers(run: RunSpec, rank: int) -> int:
-    """The most bytes that the optimizer's step brings to hand on the device: of a sub-group the gradients, states that
-    rest in another dtype, and what encoding them takes; new parameters that a GPU is still copying to the host."""
+    """The most bytes that the optimizer's step brings to hand on the device."""
     layout, dtypes, places = layout_of(run), run.dtypes, run.places.on(run.on_gpus)
     if places.optimizer != "device":
         return 0
@@ -107,7 +106,7 @@ def step_buffers(run: RunSpec, rank: int) -> int:
     at_hand = largest * form.step_dtype.itemsize * (recipe.dtype("main_grads") != form.step_dtype)
     main = shard if form.main is None else form.main.dtype
     if not form.is_plain or main != form.step_dtype:
-        # In the first step torch makes all moments beside the record in which they will rest.
+        # In the first step torch makes all moments beside their record.
         decoded = largest * form.step_dtype.itemsize * (len(form.states) + (main != form.step_dtype))
         at_hand = max(at_hand + decoded, decoded + encoding(form, sizes))
     cast = {shard, main, *(codec.dtype for codec in form.states.values())} != {form.step_dtype}
@@ -118,8 +117,8 @@ def step_buffers(run: RunSpec, rank: int) -> int:
 
 
 def encoding(form: StorageFormat, sizes: Sequence[int]) -> int:
-    """The most bytes by which encoding a sub-group of such segments goes beyond what is at hand before it. The
-    gradients are gone by then, and each moment is let go once it is encoded."""
+    """The most bytes by which encoding a sub-group goes beyond what is at hand before it. The gradients are gone by
+    then, and each moment is let go once it is encoded."""
     width, freed, most = form.step_dtype.itemsize, 0, 0
     moments = [(numel, codec) for numel in sizes for codec in form.states.values()]
     for numel, codec in sorted(moments, key=lambda moment: -moment[1].width):

@@ -1,7 +1,7 @@
 """A Mixtral-like model, to plan with: a Llama with several feed-forwards a layer, of which each token takes some.
 
-Each expert takes an equal share of the tokens, which is what training with a balancing loss comes to. Which those are
-is not learned, so it is no model to train. Jiang et al., arXiv 2401.04088.
+Each expert takes an equal share of the tokens, as with a balancing loss. Which those are is not learned, so it is no
+model to train. Jiang et al., arXiv 2401.04088.
 """
 
 from __future__ import annotations
@@ -68,10 +68,5 @@ def build_model(config: Config, checkpoint: bool = False, dropout: float = 0.0) 
     return models.build_model(config, checkpoint=checkpoint, dropout=dropout)
 
 
-def unit_parameters(config: Config) -> tuple[int, ...]:
-    """Parameters of each unit, as `zerolab.models.unit_parameters` counts them."""
-    return models.unit_parameters(config, build_model)
-
-
 def parameter_count(config: Config) -> int:
-    return sum(unit_parameters(config))
+    return sum(models.unit_parameters(config, build_model))

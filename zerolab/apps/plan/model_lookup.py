@@ -22,7 +22,7 @@ PASSED_OVER = ("rope_scaling", "rope_parameters", "sliding_window")
 NOT_OURS = "take a checkpoint of such a model."
 INSTEAD = "name a model that is like it, or sizes such as layers=24,hidden=2048,heads=16"
 MOST_LAYERS, MOST_WIDE = 10_000, 1 << 24
-"""More layers take minutes to plan; wider matrices have more bytes than a number of 64 bits counts."""
+"""More layers take minutes to plan, and wider matrices have more bytes than 64 bits count."""
 SIZE_FIELDS = {
     "layers": "layers",
     "hidden": "dim",
@@ -38,7 +38,7 @@ SIZE_FIELDS = {
 
 
 def find_model(text: str) -> Shape:
-    """A model by its name ("llama-3-405b", "llama tiny"), the path of a config.json, or sizes ("layers=2,...")."""
+    """A model by its name ("llama tiny"), the path of a config.json, or sizes ("layers=2,...")."""
     shape = read_sizes(text) if "=" in text else find_shape(text)
     for name, field in SIZE_FIELDS.items():
         most = MOST_LAYERS if name in ("layers", "experts") else MOST_WIDE

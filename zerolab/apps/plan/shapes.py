@@ -10,7 +10,7 @@ from zerolab.models import SIZES, Config, GPT2Config
 
 @dataclass(frozen=True)
 class Shape:
-    """A model of `zerolab.models`, or a mixture of experts, and its name, such as "llama tiny"."""
+    """A model, and what titles and errors call it, such as "llama tiny"."""
 
     config: Config
     name: str
@@ -27,7 +27,7 @@ def make_gpt(name: str, layers: int, hidden: int, heads: int, vocabulary: int = 
 
 
 def name_published() -> dict[str, Shape]:
-    """The published ones of `zerolab.models.SIZES`, as the world calls them, and Mixtral, which is only planned."""
+    """The published ones of `zerolab.models.SIZES`, and Mixtral, which is only planned."""
     gpt2, found = {"124m": "124M", "355m": "355M", "774m": "774M", "1558m": "1.5B"}, dict[str, Config]()
     for size, config in SIZES["gpt2"].items():
         if size in gpt2:

@@ -35,7 +35,7 @@ from zerolab.run import RunSpec
 from zerolab.zero.reducer import IN_FLIGHT
 
 SHOWN = 3
-"""Of more micro-batches, those between the first and the last are taken to be alike."""
+"""Of more micro-batches, those between are taken to be alike."""
 NO_TIME = Machine("no time", {}, constant_rate(inf))
 
 
@@ -93,9 +93,8 @@ class StepSimulator:
     network  what is between ranks; None: collectives take what the machine says
     overlap  reductions run while backward goes on
 
-    What it finds: of each part of a step the most bytes, and these by kind (`tops`); the seconds since the step began
-    (`now`), and what they were spent on; those in which collectives ran (`carried`), whoever waited. A processor that
-    carries messages does not compute meanwhile.
+    It finds the most bytes of each part of a step (`tops`), the seconds since it began (`now`), and those in which
+    collectives ran (`carried`). A processor that carries messages does not compute meanwhile.
     """
 
     run: RunSpec
@@ -235,7 +234,7 @@ class StepSimulator:
         return self.lane
 
     def read(self, unit: UnitState) -> float:
-        """A unit's shard comes from the disk, unless it is on its way; when it is there."""
+        """When a unit's shard has come from the disk; it may be on its way."""
         if unit.read is None:
             self.disk = unit.read = max(self.disk, self.now) + unit.shard_bytes / self.machine.disk
         return unit.read
@@ -343,8 +342,7 @@ class StepSimulator:
         self.next += 1
 
     def wait(self, what: UnitState | BucketState) -> None:
-        """Return once the call of a unit or of a bucket has ended. Calls run one after the other; once anybody waits,
-        the next one begins."""
+        """Until the call of a unit or of a bucket has ended. Once anybody waits, the next one begins."""
         while any(call.what is what for call in self.queue):
             self.run_first()
             who, scratch, end = self.queue.popleft()
@@ -372,14 +370,12 @@ class StepSimulator:
         bucket.local, bucket.result, bucket.opened, bucket.summed = 0, 0, False, True
 
     def step_optimizer(self, clips: bool) -> None:
-        """The time of the norm, of AdamW's step on this rank's share, and of new parameters to everybody.
-
-        The step reads gradients, and reads and writes parameters and both moments. A state that rests in another dtype
-        is decoded and encoded besides."""
+        """The time of the norm, of AdamW's step on this rank's share, and of new parameters to everybody."""
         run, machine, grads = self.run, self.machine, self.kept_width
         numel = sum(self.shard_numel(bucket.plan) for bucket in self.order)
         form, width = format_of(dtype_of(run), run.dtypes, self.places, ADAM), dtype_of(run).itemsize
         hand, resting = form.step_dtype.itemsize, [codec.dtype.itemsize for codec in form.codecs]
+        # Parameters and moments are read and written, gradients read.
         touched = hand * (2 + 2 * 2 + 1) + sum(2 * (rest + hand) for rest in resting if rest != hand)
         touched += 0 if form.main is None else hand + width
         clipped = 2 * hand * numel if clips else 0

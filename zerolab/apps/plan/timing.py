@@ -6,13 +6,11 @@ from dataclasses import dataclass, field
 
 from zerolab.apps.cost import GPU, Machine, Network
 from zerolab.apps.cost.gpus import LINK_EFFICIENCY
-from zerolab.apps.plan.footprint import at_stage
 from zerolab.apps.plan.mixture import parameter_count
 from zerolab.apps.plan.simulator import StepSimulator
 from zerolab.apps.plan.trace import dtype_of
 from zerolab.collectives import Link
 from zerolab.flat.layout import check_count
-from zerolab.precision.recipe import Precision
 from zerolab.run import RunSpec
 
 WAITS = ("gather", "reduce", "norm", "publish")
@@ -23,10 +21,10 @@ class StepTime:
     """A step of one rank, in seconds.
 
     seconds        from the first forward to the new parameters
-    time_breakdown the same by what it was spent on: "compute", "optimizer", "offload", and `WAITS` for collectives
+    time_breakdown the same by what it was spent on: "compute", "optimizer", "offload", and `WAITS`
     communication  in which collectives ran, whoever waited
     tokens         of the step, over all ranks
-    flop           floating-point operations of the model that a rank's tokens need, recomputation not counted
+    flop           floating-point operations that a rank's tokens need, without recomputation
     peak           of the device, in floating-point operations a second; None where it is not known
     """
 
@@ -49,7 +47,7 @@ class StepTime:
 
     @property
     def mfu(self) -> float | None:
-        """Model FLOPs utilization: what the model needs a second, as a share of the device's peak."""
+        """Model FLOPs utilization: what the model needs, as a share of the device's peak."""
         return None if self.peak is None else self.flop / self.seconds / self.peak
 
 
@@ -81,16 +79,10 @@ def network_of(
     gpu: GPU, ranks: int, node_size: int = 8, gbit_per_s: float = 400.0, latency_us: float = 14.0,
     cards: int | None = None, algorithm: str = "ring",
 ) -> Network:  # fmt: skip
-    """Links of GPUs: inside a node the GPU's own, between nodes `cards` network cards (None: one a GPU)."""
+    """Links of GPUs: inside a node their own, between nodes `cards` network cards (None: one a GPU)."""
     check_count("node_size", node_size)
     inside = Link(8 * LINK_EFFICIENCY * gpu.link_gbyte_per_s, 4.0)
     if ranks <= node_size:
         return Network(inside)
     between = Link(LINK_EFFICIENCY * gbit_per_s, latency_us)
     return Network(inside, between, node_size, node_size if cards is None else cards, algorithm)
-
-
-def by_stage(run: RunSpec, machine: Machine, network: Network | Link | None) -> dict[int, StepTime]:
-    """The step at each stage that the run's precision allows."""
-    stages = (run.dtypes or Precision()).stages
-    return {stage: predict_step(at_stage(run, stage), machine, network) for stage in stages}

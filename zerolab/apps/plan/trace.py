@@ -27,14 +27,13 @@ from zerolab.run import RunSpec
 
 META = torch.device("meta")
 TRACED_LAYERS = 3
-"""The first and the last layer have other neighbours than those between, so one stands for these."""
+"""The first and the last layer have other neighbours than those between."""
 
 
 class Work(NamedTuple):
-    """What one micro-batch computes: `batch` sequences of `tokens`, in the dtype of the parameters.
+    """What one micro-batch computes, in the dtype of the parameters.
 
     checkpoint  layers keep their input and are computed anew in backward
-    dropout     the share of activations that a GPT-2 leaves out; its masks are kept for backward
     attention   "flash": by a kernel that stores no scores; "eager": with the scores kept for backward
     """
 
@@ -54,8 +53,8 @@ class Event(NamedTuple):
                 pre_backward: in backward, the gradient of its output has come
                 gradient: in backward, that of a parameter (its number); it is dropped when it has been taken
                 "": none, its part ends
-    top, end    how memory has changed: (activations, other) where their sum is highest, and at the end; no top where
-                nothing came or went. What is made while gradients are recorded is activations, all else other
+    top, end    how memory has changed: (activations, other) where their sum is highest, and at the end; None: in
+                nothing. What is made while gradients are recorded is activations
     operations  what the device computed, in order, beside the engine's own
     """
 
@@ -88,7 +87,7 @@ class Flash(TorchFunctionMode, ContextDecorator):
 
 
 class MetaRecorder(TorchDispatchMode):
-    """Notes each storage on the meta device that comes and goes, and what operations compute, between hooks."""
+    """Notes each storage that comes and goes, and what operations compute, between hooks."""
 
     def __init__(self, model: LanguageModel, inputs: Tensor) -> None:
         super().__init__()
@@ -161,7 +160,7 @@ def run_once(config: Config, work: Work) -> list[TracedPart]:
         model = build_model(config, work.checkpoint, work.dropout).to(work.dtype)
         inputs, targets = torch.empty(2, work.batch, work.tokens, dtype=torch.int64).unbind()
     for module in model.units() if work.attention == "flash" else ():
-        # Around each forward, so that one which a checkpoint repeats in the middle of backward has it, too.
+        # Around each forward, also one that a checkpoint repeats in the middle of backward.
         module.forward = Flash()(module.forward)
     with MetaRecorder(model, inputs) as recorder:
         loss = model(inputs, targets)
