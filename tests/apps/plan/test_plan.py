@@ -1,6 +1,7 @@
 """What fits where: counts of known models, what a run needs, and what would make it fit."""
 
 import pytest
+from cover import NIGHTLY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -126,7 +127,7 @@ def test_no_reader_of_a_run_takes_a_precision_that_there_is_not(precision: objec
             reader()
 
 
-@settings(max_examples=10)
+@settings(max_examples=10 if NIGHTLY else 4)
 @given(
     shape=st.sampled_from([SHAPES["GPT-2 124M"], SHAPES["GPT-3 13B"], LARGE]),
     ranks=st.integers(1, 300),

@@ -81,38 +81,38 @@ def machine_from(measured: Seconds, ranks: int) -> Machine:
         optimizer=optimizer,
         host_step=optimizer.points[-1][1],
         per_unit_overhead=ENGINE_CALLS * least,
-        collective={name: fit(*seconds[name]) for name in COLLECTIVES if name in seconds},
+        collective={name: fit_line(*seconds[name]) for name in COLLECTIVES if name in seconds},
     )
 
 
-def fit(short: float, long: float) -> tuple[float, float]:
+def fit_line(short: float, long: float) -> tuple[float, float]:
     """(seconds a call, seconds a byte of the whole) of a collective."""
     few, many = (4 * numel for numel in WHOLES)
     a_byte = max(long - short, 0.0) / (many - few)
     return max(short - a_byte * few, 0.0), a_byte
 
 
-def linear_layer(width: int, dtype: torch.dtype) -> Call:
+def make_linear(width: int, dtype: torch.dtype) -> Call:
     """The three products of a linear layer in forward and backward."""
     inputs, gradients = torch.randn(2, ROWS, width).to(dtype).unbind()
     weight = torch.randn(width, width).to(dtype)
     return lambda: (torch.mm(inputs, weight.t()), torch.mm(gradients, weight), torch.mm(gradients.t(), inputs))
 
 
-def on_many(call: Callable[..., Any], length: int) -> Call:
+def make_turns(call: Callable[..., Any], length: int) -> Call:
     """The call on three tensors, others each time, as in a step."""
     turn = cycle(torch.ones(max(1, min(64, 2**22 // length)), 3, length).unbind())
     return lambda: call(*next(turn))
 
 
-def attention(tokens: int) -> Call:
+def make_attention(tokens: int) -> Call:
     """A forward and a backward."""
     query = torch.ones(BATCH, HEADS, tokens, DIM, requires_grad=True)
     attend = partial(F.scaled_dot_product_attention, query, query, query, is_causal=True)
     return lambda: attend().backward(query.detach())
 
 
-def adamw() -> Call:
+def make_adamw() -> Call:
     parameter = torch.zeros(STEPPED, requires_grad=True)
     parameter.grad = torch.ones(STEPPED)
     return torch.optim.AdamW([parameter], fused=True).step
@@ -132,16 +132,18 @@ CARRIED = (200, 4)
 """How many calls with each are measured together: the system counts hundredths of a second."""
 CALLS: dict[str, list[tuple[float, Callable[[], Call]]]] = {
     "matmul": [
-        (2.0 * ROWS * width**2, partial(linear_layer, width, torch.float32)) for width in (32, 64, 128, 256, 512, 1024)
+        (2.0 * ROWS * width**2, partial(make_linear, width, torch.float32)) for width in (32, 64, 128, 256, 512, 1024)
     ],
-    "matmul16": [(2.0 * ROWS * width**2, partial(linear_layer, width, torch.bfloat16)) for width in (128, 512)],
-    "attention": [(7.0 * BATCH * HEADS * DIM * tokens**2 / 2, partial(attention, tokens)) for tokens in (64, 128, 512)],
+    "matmul16": [(2.0 * ROWS * width**2, partial(make_linear, width, torch.bfloat16)) for width in (128, 512)],
+    "attention": [
+        (7.0 * BATCH * HEADS * DIM * tokens**2 / 2, partial(make_attention, tokens)) for tokens in (64, 128, 512)
+    ],
     "memory": [
-        (12.0 * length, partial(on_many, lambda one, other, out: torch.add(one, other, out=out), length))
+        (12.0 * length, partial(make_turns, lambda one, other, out: torch.add(one, other, out=out), length))
         for length in LENGTHS
     ],
-    "math": [(8.0 * length, partial(on_many, lambda one, *_: F.gelu(one), length)) for length in LENGTHS],
-    "optimizer": [(28.0 * STEPPED, adamw)],
+    "math": [(8.0 * length, partial(make_turns, lambda one, *_: F.gelu(one), length)) for length in LENGTHS],
+    "optimizer": [(28.0 * STEPPED, make_adamw)],
 }
 """What is measured, and the operations or bytes of a call: of a linear layer those of one product, of attention seven,
 of which a causal mask leaves half."""
@@ -162,9 +164,10 @@ class Counter(TorchDispatchMode):
 def time_call(comm: Collectives, call: Call, times: int = 0, clock: Callable[[], float] = time.thread_time) -> float:
     """Seconds of a call, on all ranks at once; a collective needs the same `times` on all."""
     call()
-    start = clock()
-    call()
-    times = times or max(1, min(500, round(WINDOW / max(clock() - start, 1e-7))))
+    if not times:
+        start = clock()
+        call()
+        times = max(1, min(500, round(WINDOW / max(clock() - start, 1e-7))))
     taken = []
     for _ in range(TRIES):
         comm.barrier()

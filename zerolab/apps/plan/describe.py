@@ -59,9 +59,9 @@ def describe_plan(run: RunSpec, limit: float | None) -> dict[str, Any]:
             "offload_optimizer": run.places.optimizer,
             "offload_param": run.places.parameters,
         },
-        "peak": {"where": found.peak.where, "total": found.peak.total, "by_kind": nonzero(found.peak.bytes)},
+        "peak": {"where": found.peak.where, "total": found.peak.total, "by_kind": drop_zeros(found.peak.bytes)},
         "moments": [{"where": moment.where, "total": moment.total} for moment in found.tops],
-        "states_by_rank": {str(rank): tiers(predict_memory(run, rank).states) for rank in ranks},
+        "states_by_rank": {str(rank): split_tiers(predict_memory(run, rank).states) for rank in ranks},
         "sent_by_phase": traffic(run),
         "sent": traffic_bytes(run),
         "gpu_memory": limit,
@@ -83,16 +83,16 @@ def explain_table(run: RunSpec) -> str:
     return rows.explain(list(reversed(axes)))
 
 
-def tiers(states: dict[str, int]) -> dict[str, dict[str, int]]:
+def split_tiers(states: dict[str, int]) -> dict[str, dict[str, int]]:
     """{kind: bytes} with places before names, as {place: {kind: bytes}}."""
     found: dict[str, dict[str, int]] = {}
-    for name, size in nonzero(states).items():
+    for name, size in drop_zeros(states).items():
         place, _, kind = name.rpartition(":")
         found.setdefault(place or "device", {})[kind] = size
     return found
 
 
-def nonzero(sizes: dict[str, int]) -> dict[str, int]:
+def drop_zeros(sizes: dict[str, int]) -> dict[str, int]:
     return {kind: size for kind, size in sizes.items() if size}
 
 

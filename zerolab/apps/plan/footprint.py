@@ -108,7 +108,7 @@ def step_buffers(run: RunSpec, rank: int) -> int:
     if not form.is_plain or main != form.step_dtype:
         # In the first step torch makes all moments beside their record.
         decoded = largest * form.step_dtype.itemsize * (len(form.states) + (main != form.step_dtype))
-        at_hand = max(at_hand + decoded, decoded + encoding(form, sizes))
+        at_hand = max(at_hand + decoded, decoded + encoding_bytes(form, sizes))
     cast = {shard, main, *(codec.dtype for codec in form.states.values())} != {form.step_dtype}
     if run.on_gpus and places.parameters != "device" and cast:
         # Of one sub-group they are made while those before it are still on their way.
@@ -116,7 +116,7 @@ def step_buffers(run: RunSpec, rank: int) -> int:
     return at_hand
 
 
-def encoding(form: StorageFormat, sizes: Sequence[int]) -> int:
+def encoding_bytes(form: StorageFormat, sizes: Sequence[int]) -> int:
     """The most bytes by which encoding a sub-group goes beyond what is at hand before it. The gradients are gone by
     then, and each moment is let go once it is encoded."""
     width, freed, most = form.step_dtype.itemsize, 0, 0

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from zerolab.apps.cost import Machine, Network
 from zerolab.apps.cost.machine import Operation, constant_rate
 from zerolab.apps.plan.layout import layout_of
-from zerolab.apps.plan.trace import Event, TracedPart, dtype_of, trace_layers, work_of
+from zerolab.apps.plan.trace import HookEvent, TracedPart, dtype_of, trace_layers, work_of
 from zerolab.collectives import Link
 from zerolab.flat import BucketPlan
 from zerolab.memory.predict import kept, ring_scratch
@@ -173,9 +173,9 @@ class StepSimulator:
         self.release_all(lambda unit: True)
         if reduce:
             while self.next < len(self.order):
-                self.start(self.order[self.next])
+                self.start_reduction(self.order[self.next])
             while self.in_flight:
-                self.collect()
+                self.end_reduction()
 
     # Memory.
 
@@ -184,7 +184,7 @@ class StepSimulator:
         self.total += nbytes
         self.note()
 
-    def follow(self, event: Event) -> None:
+    def follow(self, event: HookEvent) -> None:
         """What the model itself makes, lets go and computes."""
         if event.top is not None:
             self.note(*event.top)
@@ -214,7 +214,7 @@ class StepSimulator:
         self.now += seconds
         self.time_breakdown[what] += seconds
 
-    def until(self, moment: float, what: str) -> None:
+    def wait_until(self, moment: float, what: str) -> None:
         self.spend(what, max(0.0, moment - self.now))
 
     def move(self, nbytes: float) -> None:
@@ -233,27 +233,27 @@ class StepSimulator:
         self.carried += local + seconds
         return self.lane
 
-    def read(self, unit: UnitState) -> float:
+    def read_shard(self, unit: UnitState) -> float:
         """When a unit's shard has come from the disk; it may be on its way."""
         if unit.read is None:
             self.disk = unit.read = max(self.disk, self.now) + unit.shard_bytes / self.machine.disk
         return unit.read
 
-    def fetch(self, unit: UnitState) -> None:
+    def fetch_shard(self, unit: UnitState) -> None:
         """A unit's shard comes to the device from where it is kept."""
         if self.places.parameters == "device":
             return
         if self.places.parameters == "disk":
-            self.until(self.read(unit), "offload")
+            self.wait_until(self.read_shard(unit), "offload")
             unit.read = None
         self.spend("offload", unit.shard_bytes / self.machine.host)
 
     # Units.
 
-    def on_hook(self, event: Event, in_backward: bool) -> None:
+    def on_hook(self, event: HookEvent, in_backward: bool) -> None:
         unit = self.units[self.owner[event.module]]
         if event.hook == "gradient":
-            self.gradient(unit.buckets[self.layout.slots[event.module][event.parameter]])
+            self.take_gradient(unit.buckets[self.layout.slots[event.module][event.parameter]])
         if self.stage < 3 or event.hook in ("", "gradient"):
             return
         before, after = self.owner[: event.module][::-1], self.owner[event.module + 1 :]
@@ -278,14 +278,14 @@ class StepSimulator:
         for unit in coming[: self.limits.ahead(((unit.numel, unit.here) for unit in coming), self.here)]:
             self.fill(unit)
         if self.places.parameters == "disk" and len(coming) > 1 and not coming[1].here:
-            self.read(coming[1])
+            self.read_shard(coming[1])
 
     def fill(self, unit: UnitState) -> None:
         if not unit.here:
             unit.here = True
             self.here += unit.numel
             self.add("gathered_units", unit.nbytes)
-            self.fetch(unit)
+            self.fetch_shard(unit)
             self.spend("compute", self.machine.per_unit_overhead)
             ends = [self.carry("all_gather", plan.layout.numel, plan.itemsize) for plan in unit.gathered]
             self.queue.append(SimulatedCollective(unit, 0, max(ends, default=self.now)))
@@ -306,7 +306,7 @@ class StepSimulator:
 
     # Gradients.
 
-    def gradient(self, bucket: BucketState) -> None:
+    def take_gradient(self, bucket: BucketState) -> None:
         # It is copied to its slot, or added to what is there.
         share = bucket.plan.layout.numel * self.local_width / len(bucket.plan.layout.slots)
         self.move(share * (3 if bucket.opened and not self.reducing else 2))
@@ -317,14 +317,14 @@ class StepSimulator:
             self.add("gradient_buffers", bucket.local)
         bucket.missing -= 1
         while self.reducing and self.next < len(self.order) and not self.order[self.next].missing:
-            self.start(self.order[self.next])
+            self.start_reduction(self.order[self.next])
 
-    def start(self, bucket: BucketState) -> None:
+    def start_reduction(self, bucket: BucketState) -> None:
         plan, local, wire = bucket.plan, self.local_width, self.wire_width
         if wire != local:
             self.move(plan.layout.numel * (wire + local))
         if bucket.local and len(self.in_flight) >= IN_FLIGHT:
-            self.collect()
+            self.end_reduction()
         if wire != local:
             wide = kept(plan, width=wire)
             self.add("gradient_buffers", wide)
@@ -338,7 +338,7 @@ class StepSimulator:
         end = self.carry(self.collective, plan.layout.numel, wire)
         self.queue.append(SimulatedCollective(bucket, ring_scratch(plan) * wire // plan.itemsize, end))
         if not self.overlap:
-            self.until(end, "reduce")
+            self.wait_until(end, "reduce")
         self.next += 1
 
     def wait(self, what: UnitState | BucketState) -> None:
@@ -349,7 +349,7 @@ class StepSimulator:
             self.first_runs = False
             self.add("communication_buffers", -scratch)
             if who is what:
-                self.until(end, "gather" if isinstance(what, UnitState) else "reduce")
+                self.wait_until(end, "gather" if isinstance(what, UnitState) else "reduce")
         self.run_first()
 
     def run_first(self) -> None:
@@ -357,7 +357,7 @@ class StepSimulator:
             self.first_runs = True
             self.add("communication_buffers", self.queue[0].scratch)
 
-    def collect(self) -> None:
+    def end_reduction(self) -> None:
         bucket = self.in_flight.popleft()
         self.wait(bucket)
         shard = self.shard_numel(bucket.plan)
@@ -381,7 +381,7 @@ class StepSimulator:
         clipped = 2 * hand * numel if clips else 0
         if clips:
             self.move(numel * grads)
-            self.until(self.carry("all_gather", run.ranks, 8), "norm")
+            self.wait_until(self.carry("all_gather", run.ranks, 8), "norm")
         if self.on_host:
             on_disk = numel * 2 * sum(resting) / machine.disk if self.places.optimizer == "disk" else 0.0
             published = numel * width if self.places.parameters == "device" else 0
@@ -398,7 +398,7 @@ class StepSimulator:
             if self.stage < 3 or bucket.plan.persistent:
                 self.spend("compute", machine.per_unit_overhead)
                 self.carry("all_gather", bucket.plan.layout.numel, bucket.plan.itemsize)
-        self.until(self.lane, "publish")
+        self.wait_until(self.lane, "publish")
 
     def shard_numel(self, plan: BucketPlan) -> int:
         """Elements of which this rank has gradients and states after a reduction."""

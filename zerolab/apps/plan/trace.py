@@ -45,7 +45,7 @@ class Work(NamedTuple):
     dropout: float = 0.0
 
 
-class Event(NamedTuple):
+class HookEvent(NamedTuple):
     """What a module has done since the last event, and which hook it calls then.
 
     hook        pre_forward: its forward begins, also where a checkpoint repeats it inside backward
@@ -71,7 +71,7 @@ class TracedPart(NamedTuple):
 
     phase: str
     module: int
-    events: list[Event]
+    events: list[HookEvent]
 
 
 class Flash(TorchFunctionMode, ContextDecorator):
@@ -127,7 +127,7 @@ class MetaRecorder(TorchDispatchMode):
         self.top = max(self.top or (0, 0), self.end, key=sum)
 
     def end_event(self, hook: str, module: int, parameter: int = 0) -> None:
-        self.parts[-1].events.append(Event(hook, module, parameter, self.top, self.end, tuple(self.operations)))
+        self.parts[-1].events.append(HookEvent(hook, module, parameter, self.top, self.end, tuple(self.operations)))
         self.top, self.end, self.operations = None, (0, 0), []
 
     def begin_part(self, phase: str, module: int) -> None:
