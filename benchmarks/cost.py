@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from benchmarks.plan import fill_readme
 from zerolab.apps.cost import Machine, calibrate
-from zerolab.apps.plan import shape_of
+from zerolab.apps.plan import Shape
 from zerolab.apps.plan.mixture import build_model
 from zerolab.apps.plan.timing import predict_step
 from zerolab.collectives import Collectives, Link
@@ -55,7 +55,7 @@ WARM = 2
 
 def run_of(model: str, ranks: int, stage: int) -> RunSpec:
     return RunSpec(
-        shape_of(MODELS[model], model), ranks=ranks, stage=stage, precision=None, micro_batch_size=BATCH, seq_len=TOKENS
+        Shape(MODELS[model], model), ranks=ranks, stage=stage, precision=None, micro_batch_size=BATCH, seq_len=TOKENS
     )
 
 

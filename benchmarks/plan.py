@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
-from zerolab.apps.plan import needs_of, shape_of
+from zerolab.apps.plan import Shape, predict_memory
 from zerolab.course.measure import Measured, measure
 from zerolab.models import config_of
 from zerolab.run import RunSpec
@@ -28,7 +28,7 @@ def matrix(sizes: tuple[str, ...] = ("nano", "tiny")) -> Iterator[RunSpec]:
         turn = number // 2 + number  # 0 1 3 4 6 7 9 10 ...: each pair of neighbours differs, and so do the pairs
         size = sizes[number // 3 % len(sizes)]
         yield RunSpec(
-            shape_of(config_of(model, size, max_seq_len=TOKENS), f"{model} {size}"),
+            Shape(config_of(model, size, max_seq_len=TOKENS), f"{model} {size}"),
             ranks=(2, 4)[turn // 2 % 2],
             stage=stage,
             precision=precision,
@@ -43,7 +43,7 @@ def matrix(sizes: tuple[str, ...] = ("nano", "tiny")) -> Iterator[RunSpec]:
 def error_of(run: RunSpec, measured: list[Measured]) -> float:
     """Predicted over tracked peak, less one; the rank that held most counts."""
     tracked = max(of_rank.total for of_rank in measured)
-    return needs_of(run).peak.total / tracked - 1
+    return predict_memory(run).peak.total / tracked - 1
 
 
 def table(runs: list[RunSpec], measured: list[list[Measured]]) -> list[str]:
@@ -59,7 +59,7 @@ def table(runs: list[RunSpec], measured: list[list[Measured]]) -> list[str]:
         cells = [
             run.model_name, run.stage, run.precision, "yes" if run.checkpoint_activations else "no", run.ranks,
             f"{run.micro_batches} of {run.micro_batch_size}", "host" if run.offload == "optimizer" else "device",
-            f"{needs_of(run).peak.total:,}", f"{tracked:,}", f"{errors[-1]:+.3%}",
+            f"{predict_memory(run).peak.total:,}", f"{tracked:,}", f"{errors[-1]:+.3%}",
         ]  # fmt: skip
         lines.append(f"| {' | '.join(map(str, cells))} |")
     worst = max(errors, key=abs)
@@ -86,7 +86,7 @@ def main() -> None:
     print(text)
     if arguments.json:
         rows = [
-            {"run": repr(run), "predicted": needs_of(run).peak.bytes, "tracked": [rank.peak for rank in of_ranks]}
+            {"run": repr(run), "predicted": predict_memory(run).peak.bytes, "tracked": [rank.peak for rank in of_ranks]}
             for run, of_ranks in zip(runs, measured, strict=True)
         ]
         arguments.json.write_text(json.dumps(rows, indent=1))

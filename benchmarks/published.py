@@ -14,7 +14,7 @@ from statistics import median
 
 from benchmarks.plan import fill_readme
 from zerolab.apps.cost import find_gpu, machine_of
-from zerolab.apps.plan import SHAPES, Shape, gpu_bytes, shape_of
+from zerolab.apps.plan import SHAPES, Shape, gpu_bytes, make_gpt
 from zerolab.apps.plan.timing import StepTime, network_of, predict_step
 from zerolab.models import LlamaConfig
 from zerolab.precision import Precision
@@ -40,7 +40,7 @@ PURE = Precision("bf16", reduce="bf16", sharded_main=True)
 
 
 def mpt(name: str, layers: int, width: int, heads: int) -> Shape:
-    return Shape(f"MPT {name}", layers, width, heads, 50368)
+    return make_gpt(f"MPT {name}", layers, width, heads, 50368)
 
 
 MPT = {
@@ -50,8 +50,8 @@ MPT = {
         "3B": (32, 2560, 20), "7B": (32, 4096, 32), "13B": (40, 5120, 40), "30B": (48, 7168, 56), "70B": (80, 8192, 64),
     }.items()
 }  # fmt: skip
-LLAMA_34B = shape_of(LlamaConfig(32000, 8192, 48, 64, 8, 22016, 4096, tied_head=False), "Llama 2 34B")
-LLAMA_14B = shape_of(LlamaConfig(128256, 5120, 40, 40, 8, 17920, 4096, tied_head=False), "Llama 3 as 13B")
+LLAMA_34B = Shape(LlamaConfig(32000, 8192, 48, 64, 8, 22016, 4096, tied_head=False), "Llama 2 34B")
+LLAMA_14B = Shape(LlamaConfig(128256, 5120, 40, 40, 8, 17920, 4096, tied_head=False), "Llama 3 as 13B")
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,8 @@ class Row:
 def mosaic(gpu: str, name: str, *figures: float, pure: bool = False) -> Row:
     ranks, batch, micro_batches, tokens, recomputes, speed = figures
     counts = (int(ranks), int(batch), int(micro_batches), int(tokens))
-    return Row(
-        "M", gpu, replace(MPT[name], context=counts[3]), *counts, bool(recomputes), speed, PURE if pure else "fsdp2"
-    )
+    shape = Shape(replace(MPT[name].config, max_seq_len=counts[3]), f"MPT {name}")
+    return Row("M", gpu, shape, *counts, bool(recomputes), speed, PURE if pure else "fsdp2")
 
 
 A40, A80, H100, H200 = "A100 40GB", "A100 80GB", "H100", "H200"

@@ -19,8 +19,8 @@ from streams.runs import Case, Net, Seen, make_engine, run
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from zerolab.apps.plan.footprint import step_buffers
 from zerolab.apps.plan.guide import traffic_bytes
-from zerolab.apps.plan.needs import layout_of, step_buffers
 from zerolab.apps.plan.shapes import SHAPES
 from zerolab.collectives import LocalCollectives, torch_
 from zerolab.collectives.torch_ import TorchCollectives
@@ -379,18 +379,17 @@ def test_a_buckets_small_gradients_are_copied_at_once_on_a_gpu(case: Case, monke
 
 def test_the_planner_knows_what_a_step_in_large_sub_groups_brings_to_hand() -> None:
     run = RunSpec(SHAPES["GPT-2 1.5B"], ranks=4, stage=2, precision="bf16", seq_len=64)
-    layout = layout_of(run)
-    assert step_buffers(run, layout, 0) == 4 * SUB_GROUP
-    assert step_buffers(run.but(on_gpus=True), layout, 0) == 4 * SUB_GROUP_ON_GPU
-    assert step_buffers(run.but(on_gpus=True, offload=Offload(sub_group_numel=704)), layout, 0) == 4 * 704
+    assert step_buffers(run, 0) == 4 * SUB_GROUP
+    assert step_buffers(run.but(on_gpus=True), 0) == 4 * SUB_GROUP_ON_GPU
+    assert step_buffers(run.but(on_gpus=True, offload=Offload(sub_group_numel=704)), 0) == 4 * 704
 
 
 def test_the_planner_knows_that_new_parameters_wait_on_a_gpu_for_their_way_to_the_host() -> None:
     run = RunSpec(SHAPES["GPT-2 1.5B"], ranks=4, stage=3, precision="bf16", seq_len=64)
     there = Offload(sub_group_numel=704)
     runs = [run.but(on_gpus=gpus, offload=replace(there, parameters="host")) for gpus in (False, True)]
-    before = step_buffers(run.but(on_gpus=True, offload=there), layout_of(run), 0)
-    assert [step_buffers(run, layout_of(run), 0) - before for run in runs] == [0, (AHEAD + 1) * 2 * 704]
+    before = step_buffers(run.but(on_gpus=True, offload=there), 0)
+    assert [step_buffers(run, 0) - before for run in runs] == [0, (AHEAD + 1) * 2 * 704]
 
 
 # How often the host waits for the device. A wait empties the queue: nothing is computed until the host has queued more.

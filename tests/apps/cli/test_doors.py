@@ -14,7 +14,7 @@ from zerolab.apps.cli.parser import ELSEWHERE, nearest
 from zerolab.apps.cli.train import make_parser
 from zerolab.apps.dialects.deepspeed import read_deepspeed, write
 from zerolab.apps.dialects.nanogpt import read_assignments
-from zerolab.apps.plan.bring import find_model
+from zerolab.apps.plan.model_lookup import find_model
 from zerolab.errors import InputError
 from zerolab.run import RunSpec
 from zerolab.train.here import check_here

@@ -145,7 +145,8 @@ def test_what_a_plan_emits_for_others_says_its_ranks_and_batches(
     exec(compile(text, "emitted.py", "exec"), names)
     assert names["MICRO_BATCHES"] == run.micro_batches
     assert f"--nproc_per_node {run.ranks}" in text
-    sizes = (run.shape.layers, run.shape.hidden, run.shape.heads, run.shape.vocabulary, run.seq_len)
+    shape = run.architecture
+    sizes = (shape.layers, shape.dim, shape.heads, shape.vocab_size, run.seq_len)
     assert tuple(names[name] for name in ("LAYERS", "WIDTH", "HEADS", "VOCABULARY", "SEQ_LEN")) == sizes
 
 

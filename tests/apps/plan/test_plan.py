@@ -1,12 +1,14 @@
 """What fits where: counts of known models, what a run needs, and what would make it fit."""
 
 import pytest
+from cover import NIGHTLY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from zerolab.apps.plan import GB, SHAPES, Shape, advice, gpu_bytes, needs, shape_of
-from zerolab.apps.plan.needs import DEVICE, layout_of
+from zerolab.apps.plan import GB, SHAPES, Shape, advice, gpu_bytes, make_gpt, predict_peak
+from zerolab.apps.plan.footprint import DEVICE
+from zerolab.apps.plan.layout import layout_of
 from zerolab.collectives import LocalCollectives
 from zerolab.course.viz.calculator import GPUS, memory_calculator, verdict
 from zerolab.course.viz.looks import MEMORY
@@ -61,33 +63,33 @@ def test_gpt2_counts_to_the_last_parameter() -> None:
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_states_are_those_of_the_papers_arithmetic(stage: int) -> None:
     """But for the padding of the layout, which is less than one element in ten thousand."""
-    needed = needs(RunSpec(SHAPES["GPT-3 6.7B"], ranks=16, stage=stage))
+    needed = predict_peak(RunSpec(SHAPES["GPT-3 6.7B"], ranks=16, stage=stage))
     states = predict_states(SHAPES["GPT-3 6.7B"].parameters, 16, stage, "bf16")
     assert {kind: needed[kind] for kind in states} == pytest.approx(states, rel=1e-4)
 
 
 def test_what_is_offloaded_is_on_the_host_and_nowhere_else() -> None:
     """And sharded gradients with the optimizer that uses them; whole ones stay."""
-    assert needs(RunSpec(LARGE, ranks=64, stage=1, offload="optimizer"))["gradients"] > 0
+    assert predict_peak(RunSpec(LARGE, ranks=64, stage=1, offload="optimizer"))["gradients"] > 0
     at_home = RunSpec(LARGE, ranks=64, stage=3)
     for offload, moved in [("optimizer", STATES[1:]), ("optimizer and parameters", STATES)]:
         away = RunSpec(LARGE, ranks=64, stage=3, offload=offload)
-        assert all(needs(away)[kind] == 0 for kind in moved)
-        assert needs(away)["host"] == pytest.approx(sum(needs(at_home)[kind] for kind in moved))
+        assert all(predict_peak(away)[kind] == 0 for kind in moved)
+        assert predict_peak(away)["host"] == pytest.approx(sum(predict_peak(at_home)[kind] for kind in moved))
         # Each reduced bucket's shard is on the GPU until it has gone to the host.
-        shard = needs(away)["communication_buffers"] - needs(at_home)["communication_buffers"]
-        assert gpu_bytes(away) + needs(away)["host"] == pytest.approx(gpu_bytes(at_home) + shard)
+        shard = predict_peak(away)["communication_buffers"] - predict_peak(at_home)["communication_buffers"]
+        assert gpu_bytes(away) + predict_peak(away)["host"] == pytest.approx(gpu_bytes(at_home) + shard)
 
 
 def test_what_rests_on_the_disk_is_neither_on_the_gpu_nor_on_the_host() -> None:
     places = Offload("disk", "disk", path="swap")
-    needed = needs(RunSpec(LARGE, ranks=64, stage=3, offload=places))
+    needed = predict_peak(RunSpec(LARGE, ranks=64, stage=3, offload=places))
     assert needed["disk"] == pytest.approx(LARGE.parameters * (2 + 12) / 64, rel=1e-4)
     assert needed["host"] == pytest.approx(LARGE.parameters * 2 / 64, rel=1e-4)
 
 
 def test_an_fp32_optimizer_on_the_host_updates_a_copy_of_its_own() -> None:
-    needed = needs(RunSpec(LARGE, ranks=1, precision="fp32", offload="optimizer"))
+    needed = predict_peak(RunSpec(LARGE, ranks=1, precision="fp32", offload="optimizer"))
     assert needed["host"] == pytest.approx(LARGE.parameters * (4 + 4 + 4), rel=1e-4)
 
 
@@ -97,7 +99,7 @@ def test_an_fp32_optimizer_on_the_host_updates_a_copy_of_its_own() -> None:
 @pytest.mark.parametrize(("model", "size"), [("llama", "nano"), ("llama", "tiny"), ("gpt2", "124m")])
 def test_the_planner_counts_the_parameters_of_the_models_that_train(model: str, size: str) -> None:
     config = RunSpec(model=model, model_size=size, ranks=2)
-    shape = shape_of(config.architecture, config.model_name)
+    shape = Shape(config.architecture, config.model_name)
     assert shape.parameters == parameter_count(config.architecture)
 
 
@@ -125,7 +127,7 @@ def test_no_reader_of_a_run_takes_a_precision_that_there_is_not(precision: objec
             reader()
 
 
-@settings(max_examples=10)
+@settings(max_examples=10 if NIGHTLY else 4)
 @given(
     shape=st.sampled_from([SHAPES["GPT-2 124M"], SHAPES["GPT-3 13B"], LARGE]),
     ranks=st.integers(1, 300),
@@ -164,7 +166,7 @@ def test_the_calculators_table_says_what_its_bars_show(precision: str) -> None:
     lines = {line.split("  ")[0]: line.split()[-1] for line in picture.table.splitlines()[1:]}
     for kind in DEVICE:
         # What no stage has is not listed.
-        assert float(lines.get(MEMORY[kind].name, 0)) == pytest.approx(needs(run)[kind] / GB, abs=0.005)
+        assert float(lines.get(MEMORY[kind].name, 0)) == pytest.approx(predict_peak(run)[kind] / GB, abs=0.005)
     assert float(lines["one GPU"]) == pytest.approx(gpu_bytes(run) / GB, abs=0.005)
     tops = [patch.get_y() + patch.get_height() for patch in picture.figure.axes[0].patches]
     assert max(tops) == pytest.approx(
@@ -175,8 +177,8 @@ def test_the_calculators_table_says_what_its_bars_show(precision: str) -> None:
 @pytest.mark.parametrize(
     ("make", "named"),
     [
-        (lambda: Shape("odd", 2, 100, 3), "hidden is 100, which 3 heads do not divide"),
-        (lambda: Shape("none", 0, 64, 1), "layers is 0"),
+        (lambda: make_gpt("odd", 2, 100, 3), "dim 100"),
+        (lambda: make_gpt("none", 0, 64, 1), "layers is 0"),
         (lambda: RunSpec(LARGE, offload="the moon"), "offload is 'the moon'"),
         (lambda: RunSpec(LARGE, stage=2, offload=OFFLOADS["optimizer and parameters"]), "not at stage 2; offload"),
         (lambda: RunSpec(LARGE, seq_len=4096), "4096 tokens are more than the context of GPT-3 175B, 2048"),

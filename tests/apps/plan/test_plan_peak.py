@@ -4,34 +4,35 @@ from dataclasses import replace
 
 import pytest
 import torch
+from cover import NIGHTLY
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.plan import BEGIN, END, README, TOKENS, error_of, matrix
-from zerolab.apps.plan import SHAPES, needs_of, shape_of
+from zerolab.apps.plan import SHAPES, Shape, predict_memory
 from zerolab.apps.plan.guide import traffic
 from zerolab.apps.plan.layout import decay_of, lay_out_model
-from zerolab.apps.plan.mixture import MixtureConfig, unit_parameters
+from zerolab.apps.plan.mixture import MixtureConfig
 from zerolab.apps.plan.trace import Work, run_once, trace_layers
 from zerolab.course.measure import measure
 from zerolab.memory import Stage3Limits
-from zerolab.models import LlamaConfig, build_model, config_of
+from zerolab.models import LlamaConfig, build_model, config_of, unit_parameters
 from zerolab.offload import Offload
 from zerolab.precision import PRECISIONS
 from zerolab.run import RunSpec
 from zerolab.zero.units import find_units
 from zerolab.zero.zero_engine import dtypes_from
 
-NANO = shape_of(config_of("llama", "nano", max_seq_len=TOKENS), "llama nano")
-DEEP = shape_of(replace(config_of("gpt2", "nano", max_seq_len=TOKENS), layers=5, tied_head=False, bias=True), "deep")
-MIXTURE = shape_of(MixtureConfig(256, 32, 4, 4, 2, 48, TOKENS, tied_head=False, experts=4), "mixture")
-RELATIVE = shape_of(
+NANO = Shape(config_of("llama", "nano", max_seq_len=TOKENS), "llama nano")
+DEEP = Shape(replace(config_of("gpt2", "nano", max_seq_len=TOKENS), layers=5, tied_head=False, bias=True), "deep")
+MIXTURE = Shape(MixtureConfig(256, 32, 4, 4, 2, 48, TOKENS, tied_head=False, experts=4), "mixture")
+RELATIVE = Shape(
     LlamaConfig(256, 32, 4, 4, 2, 48, TOKENS, tied_head=False, head_size=16, qkv_bias=True, qk_norm=True), "relative"
 )
 BASE = RunSpec(NANO, ranks=2, precision="fp32", micro_batch_size=2, seq_len=TOKENS)
 
 CASES = {
-    # A covering part of the matrix of `benchmarks.plan`: each model, stage, precision and setting several times.
-    **{f"matrix {number}": run for number, run in enumerate(matrix(("nano",))) if number % 5 == 2},
+    # A covering part of the matrix of `benchmarks.plan`: each model, stage and precision, at night several times.
+    **{f"matrix {number}": run for number, run in enumerate(matrix(("nano",))) if number % (5 if NIGHTLY else 7) == 2},
     "step buffers are the peak of a small batch": BASE.but(precision="bf16", micro_batch_size=1, seq_len=2),
     "sub-groups come to hand one after the other": BASE.but(
         precision="bf16", micro_batch_size=1, seq_len=2, offload=Offload(sub_group_numel=12_000)
@@ -79,17 +80,17 @@ def test_what_ranks_hold_and_send_is_predicted_to_the_byte_and_their_peak_within
     measured = dict(zip(CASES, measure([*CASES.values()]), strict=True))
     for name, run in CASES.items():
         for rank, of_rank in enumerate(measured[name]):
-            states = {kind: size for kind, size in needs_of(run, rank).states.items() if size}
+            states = {kind: size for kind, size in predict_memory(run, rank).states.items() if size}
             assert states == of_rank.states, f"{name}, rank {rank}"
         assert traffic(run) == measured[name][0].sent, name
         assert abs(error_of(run, measured[name])) < 0.02, name
     small = "step buffers are the peak of a small batch"
-    assert measured[small][0].peak["step_buffers"] == needs_of(CASES[small]).peak.bytes["step_buffers"]
+    assert measured[small][0].peak["step_buffers"] == predict_memory(CASES[small]).peak.bytes["step_buffers"]
 
 
 def test_the_peak_is_named_by_its_moment() -> None:
-    assert needs_of(CASES["step buffers are the peak of a small batch"]).peak.where == "optimizer step"
-    deep = needs_of(CASES["layers that stand for others"])
+    assert predict_memory(CASES["step buffers are the peak of a small batch"]).peak.where == "optimizer step"
+    deep = predict_memory(CASES["layers that stand for others"])
     assert [moment.where for moment in deep.tops][:2] == ["forward of the embedding", "forward of layer 1"]
     assert [moment.where for moment in deep.tops][-4:] == [
         "backward of layer 1", "backward of the embedding", "end of backward", "optimizer step",
@@ -104,7 +105,7 @@ def test_the_table_in_the_readme_says_what_the_planner_says_now() -> None:
     assert len(rows) == len(runs) == 48
     for row, run in [*zip(rows, runs, strict=True)][::7]:
         assert row[:3] == [run.shape.name, str(run.stage), run.precision]
-        assert row[7] == f"{needs_of(run).peak.total:,}" and abs(float(row[9].rstrip("%"))) < 3
+        assert row[7] == f"{predict_memory(run).peak.total:,}" and abs(float(row[9].rstrip("%"))) < 3
 
 
 # Layers repeat
@@ -140,8 +141,8 @@ def test_175_billion_parameters_keep_75_gb_of_activations_and_not_275() -> None:
     """One sequence of 2048 tokens. Korthikanti et al. (arXiv 2205.05198, section 4) count attention scores
     and masks of dropout, too, which these models never store."""
     run = RunSpec(SHAPES["GPT-3 175B"], ranks=64, stage=3, seq_len=2048)
-    assert needs_of(run).peak.bytes["activations"] / 1e9 == pytest.approx(75.6, abs=0.1)
-    eager = needs_of(run.but(attention="eager")).peak.bytes["activations"] / 1e9
+    assert predict_memory(run).peak.bytes["activations"] / 1e9 == pytest.approx(75.6, abs=0.1)
+    eager = predict_memory(run.but(attention="eager")).peak.bytes["activations"] / 1e9
     assert eager == pytest.approx(240.6, abs=0.1)
     layers, hidden, heads, tokens = 96, 12288, 96, 2048
     assert layers * tokens * hidden * (34 + 5 * heads * tokens / hidden) / 1e9 == pytest.approx(275.4, abs=0.1)
@@ -157,9 +158,11 @@ def test_eager_attention_keeps_what_torchs_own_eager_attention_keeps() -> None:
 def test_a_tied_embedding_stays_gathered_through_backward_and_an_untied_one_does_not() -> None:
     table = 256 * 32 * 4
     tied = BASE.but(stage=3)
-    loose = tied.but(shape=shape_of(replace(NANO.config, tied_head=False), "loose"))
+    loose = tied.but(shape=Shape(replace(NANO.config, tied_head=False), "loose"))
     at = [
-        next(moment for moment in needs_of(run).tops if moment.where == "backward of layer 2").bytes["gathered_units"]
+        next(moment for moment in predict_memory(run).tops if moment.where == "backward of layer 2").bytes[
+            "gathered_units"
+        ]
         for run in (tied, loose)
     ]
     block = unit_parameters(NANO.config)[1] * 4
@@ -169,6 +172,8 @@ def test_a_tied_embedding_stays_gathered_through_backward_and_an_untied_one_does
 def test_gradients_in_flight_at_stage_2_are_those_of_three_layers() -> None:
     deep = BASE.but(shape=DEEP, stage=2)
     layer = unit_parameters(DEEP.config)[1] * 4
-    assert needs_of(deep).peak.total > 0
-    most = max(moment.bytes.get("gradient_buffers", 0) for moment in needs_of(deep).tops if "layer" in moment.where)
+    assert predict_memory(deep).peak.total > 0
+    most = max(
+        moment.bytes.get("gradient_buffers", 0) for moment in predict_memory(deep).tops if "layer" in moment.where
+    )
     assert 3 * layer <= most < 3.2 * layer

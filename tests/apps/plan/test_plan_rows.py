@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from zerolab.apps.plan import GB, SHAPES, needs, needs_of, shape_of
+from zerolab.apps.plan import GB, SHAPES, Shape, predict_memory, predict_peak
+from zerolab.apps.plan.footprint import DEVICE
 from zerolab.apps.plan.guide import traffic_bytes
-from zerolab.apps.plan.needs import DEVICE
 from zerolab.course.measure import measure
 from zerolab.course.widgets import memory_sliders
 from zerolab.memory import predict_states
@@ -25,21 +25,21 @@ KINDS = ("parameters", "gradients", "optimizer_states")
 )
 def test_row_15_the_table_of_gpt2_124m_on_4_ranks_is_predicted(stage: int, gigabytes: list[float]) -> None:
     """A quarter of the optimizer at stage 1: 37.5 % saved, not half."""
-    model = shape_of(config_of("gpt2", "124m", vocab_size=50304), "nanoGPT's GPT-2")
+    model = Shape(config_of("gpt2", "124m", vocab_size=50304), "nanoGPT's GPT-2")
     assert model.parameters == 124_373_760
-    states = needs_of(RunSpec(model, ranks=4, stage=stage, precision="fp32")).states
+    states = predict_memory(RunSpec(model, ranks=4, stage=stage, precision="fp32")).states
     said = [states[kind] / GB for kind in KINDS]
     assert [*said, sum(said)] == pytest.approx(gigabytes, abs=6e-4)
 
 
 def test_row_15_the_same_table_of_a_narrow_gpt2_is_measured_to_the_byte() -> None:
     """Twelve layers, twelve heads and as many tokens a width as GPT-2 has: every sixteenth of its width."""
-    narrow = shape_of(GPT2Config(50304 // 16, 48, 12, 12, 64), "GPT-2, a sixteenth as wide")
+    narrow = Shape(GPT2Config(50304 // 16, 48, 12, 12, 64), "GPT-2, a sixteenth as wide")
     runs = [RunSpec(narrow, ranks=4, stage=stage, precision="fp32", seq_len=8) for stage in (0, 1, 2)]
     found = measure(runs)
     for run, of_ranks in zip(runs, found, strict=True):
         for rank, measured in enumerate(of_ranks):
-            assert measured.states == needs_of(run, rank).states
+            assert measured.states == predict_memory(run, rank).states
     whole, sharded = (sum(of_ranks[0].states.values()) for of_ranks in found[:2])
     assert 1 - sharded / whole == pytest.approx(0.375, abs=0.001)
 
@@ -65,18 +65,18 @@ def test_row_31_the_account_of_175_billion_parameters_on_8_ranks_is_right() -> N
     saved = [1 - less / whole for whole, less in zip(accounts[0], accounts[1], strict=True)]
     assert saved == pytest.approx([0.583, 0.656], abs=5e-4)
     # The planner's layout of GPT-3, which has 174.6 billion, says the same but for its padding.
-    states = needs_of(RunSpec(SHAPES["GPT-3 175B"], ranks=8, stage=1)).states
+    states = predict_memory(RunSpec(SHAPES["GPT-3 175B"], ranks=8, stage=1)).states
     assert sum(states.values()) == pytest.approx(SHAPES["GPT-3 175B"].parameters * (4 + 12 / 8), rel=1e-4)
 
 
 @pytest.mark.parametrize("ranks", [2, 8, 64])
 def test_row_31_what_stage_1_keeps_follows_the_scaling_formula(ranks: int) -> None:
-    states = needs_of(RunSpec(SHAPES["GPT-3 13B"], ranks=ranks, stage=1)).states
+    states = predict_memory(RunSpec(SHAPES["GPT-3 13B"], ranks=ranks, stage=1)).states
     assert sum(states.values()) / SHAPES["GPT-3 13B"].parameters == pytest.approx(4 + 12 / ranks, rel=1e-4)
 
 
 def test_row_31_ddp_and_the_distributed_optimizer_send_as_many_bytes() -> None:
-    small = shape_of(config_of("gpt2", "nano", max_seq_len=16), "gpt2 nano")
+    small = Shape(config_of("gpt2", "nano", max_seq_len=16), "gpt2 nano")
     runs = [RunSpec(small, ranks=4, stage=stage, precision="fp32", seq_len=16) for stage in (0, 1)]
     counted = [sum(sum(calls.values()) for calls in of_ranks[0].sent.values()) for of_ranks in measure(runs)]
     assert counted[0] == counted[1] == traffic_bytes(runs[0])
@@ -94,7 +94,7 @@ def test_the_zero_papers_figure_1_comes_out() -> None:
     assert by_ranks[1024][1:] == pytest.approx([30.1, 15.1, 0.12], abs=0.05)
     # So it does from the layout of a model that is nearly as large.
     run = RunSpec(SHAPES["GPT-3 6.7B"], ranks=64)
-    width = {stage: sum(needs_of(run.but(stage=stage)).states.values()) for stage in range(4)}
+    width = {stage: sum(predict_memory(run.but(stage=stage)).states.values()) for stage in range(4)}
     scaled = [width[stage] / run.shape.parameters * 7.5 for stage in range(4)]
     assert scaled == pytest.approx([120, 31.4, 16.6, 1.9], abs=0.05)
 
@@ -105,7 +105,7 @@ def test_row_34_the_account_moves_with_its_controls_and_has_a_picture_where_no_k
         for name, value in settings.items():
             living.controls[name].value = value
     run = RunSpec(SHAPES["GPT-3 6.7B"], ranks=64, stage=3, checkpoint_activations=True)
-    total = sum(needs(run)[kind] for kind in DEVICE)
+    total = sum(predict_peak(run)[kind] for kind in DEVICE)
     assert f"{total / GB:.2f}" in living.picture.table
     lesson = Path(__file__).parents[3] / "notebooks" / "00_start_here.ipynb"
     cells = json.loads(lesson.read_text(encoding="utf-8"))["cells"]

@@ -4,25 +4,25 @@ import json
 
 import pytest
 import torch
+from cover import NIGHTLY
 
 from zerolab.apps.cli.plan import main
-from zerolab.apps.cost import Machine, Network, Rate, find_gpu, machine_of
-from zerolab.apps.plan import SHAPES, gpu_bytes, shape_of
-from zerolab.apps.plan.best import best_runs, candidates
+from zerolab.apps.cost import Machine, Rate, find_gpu, machine_of
+from zerolab.apps.cost.machine import operation_of
+from zerolab.apps.plan import Shape
 from zerolab.apps.plan.guide import traffic
 from zerolab.apps.plan.mixture import build_model
-from zerolab.apps.plan.timing import by_stage, crossings, model_flop, network_of, predict_step, with_bandwidth
+from zerolab.apps.plan.timing import model_flop, network_of, predict_step
 from zerolab.collectives import Link
 from zerolab.collectives.cost import RINGS
 from zerolab.course.measure import decay_of_train
-from zerolab.course.viz import best_map
 from zerolab.errors import InputError
 from zerolab.models import config_of
 from zerolab.ranks import Pace, launch
 from zerolab.run import RunSpec
 from zerolab.zero import ZeroEngine
 
-TINY = shape_of(config_of("llama", "tiny"), "llama tiny")
+TINY = Shape(config_of("llama", "tiny"), "llama tiny")
 RUN = RunSpec(TINY, ranks=4, stage=3, seq_len=64, precision=None)
 CPU = Machine("a slow core", {("matmul", 4): Rate(((1, 1e11),))}, Rate(((1, 1e10),)), overhead=5e-6)
 FREE = Machine("no time", {("matmul", 4): Rate(((1, 1e30),))}, Rate(((1, 1e30),)))
@@ -100,27 +100,18 @@ def test_flop_and_utilization_by_hand():
     machine = machine_of(find_gpu("A100 80GB"))
     run = RUN.but(precision="bf16", micro_batch_size=2)
     tokens = 2 * 64
-    by_hand = tokens * (6 * TINY.parameters + 12 * TINY.layers * TINY.hidden * 64)
+    by_hand = tokens * (6 * TINY.parameters + 12 * TINY.config.layers * TINY.config.dim * 64)
     step = predict_step(run, machine, network_of(find_gpu("A100 80GB"), 4))
     assert model_flop(run) == by_hand
     assert step.mfu == pytest.approx(by_hand / step.seconds / 312e12)
     assert step.tokens_per_s == pytest.approx(4 * tokens / step.seconds)
 
 
-def test_crossings_lie_where_they_are_said_to_lie():
-    found = {crossing.stage: crossing for crossing in crossings(RUN, CPU, Network(Link(10)))}
-    assert found[2].gbit_per_s is None, "with one micro-batch stages 1 and 2 send alike"
-    gbit = found[3].gbit_per_s
-    for share, slower in ((0.8, True), (1.25, False)):
-        steps = by_stage(RUN, CPU, with_bandwidth(Network(Link(10)), share * gbit))
-        assert (steps[3].seconds > 1.01 * steps[2].seconds) is slower
-
-
 def test_stage_3_collapses_at_small_batch_on_many_gpus():
     """What a GPU has to compute stays, what a ring has to wait for grows with N."""
     gpu = find_gpu("V100 32GB")
     run = RunSpec(
-        shape_of(config_of("gpt2", "1558m"), "1.5B"),
+        Shape(config_of("gpt2", "1558m"), "1.5B"),
         ranks=8,
         stage=3,
         precision="fp16",
@@ -140,10 +131,9 @@ def test_stage_3_collapses_at_small_batch_on_many_gpus():
 def test_plan_tells_time_by_stage_and_to_programs(tmp_path, capsys):
     path = tmp_path / "plan.json"
     command = ["--model", "llama tiny", "--ranks", "16", "--gpu", "A100 80GB", "--seq-len", "64", "--json", str(path)]
-    assert main([*command, "--link-gbit-per-s", "1", "--node-size", "4", "--cards", "1", "--crossings"]) == 0
+    assert main([*command, "--link-gbit-per-s", "1", "--node-size", "4", "--cards", "1"]) == 0
     said = capsys.readouterr().out
     assert "a step on 16 A100 80GB, predicted" in said and "1 x 0.8 between nodes of 4" in said
-    assert "Stage 3 is slower than stage 2" in said
     time = json.loads(path.read_text())["time"]
     assert list(time["by_stage"]) == ["0", "1", "2", "3"] and time["network"]["node_size"] == 4
     run = RunSpec(TINY, ranks=16, stage=3, precision="bf16", micro_batch_size=1, seq_len=64, on_gpus=True)
@@ -151,7 +141,6 @@ def test_plan_tells_time_by_stage_and_to_programs(tmp_path, capsys):
     step = predict_step(run, machine_of(gpu), network_of(gpu, 16, 4, 1.0, cards=1))
     assert time["by_stage"]["3"]["seconds"] == pytest.approx(step.seconds)
     assert time["by_stage"]["3"]["exposed_communication"] == pytest.approx(step.exposed)
-    assert [crossing["stage"] for crossing in time["crossings"]] == [1, 2, 3]
 
 
 def test_flags_of_time_need_a_gpu():
@@ -168,7 +157,7 @@ def second_step(comm, run, machine):
     )
     ends = []
     pace = Pace(comm, 1.0, 1.0)
-    pace.seconds = machine.price
+    pace.seconds = lambda *call: machine.seconds(found) if (found := operation_of(*call)) else 0.0
     with pace:
         for _ in range(2):
             for _ in range(run.micro_batches):
@@ -181,7 +170,7 @@ def second_step(comm, run, machine):
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3] if NIGHTLY else [2, 3])
 def test_quick_prediction_is_the_clock_of_the_real_engine_in_a_virtual_world(stage):
     """Within 3 %: the optimizer's kernel is priced by what it moves here, there by its arguments, each once."""
     machine = CPU.at(memory=Rate(((1, 1e12),)), overhead=0.0)
@@ -194,22 +183,6 @@ def test_quick_prediction_is_the_clock_of_the_real_engine_in_a_virtual_world(sta
 
 def test_every_collective_of_a_step_has_a_price():
     assert {"all_reduce", "reduce_scatter", "all_gather"} <= RINGS.keys()
-
-
-def test_best_run_fits_and_no_other_candidate_is_quicker():
-    gpu = find_gpu("A100 40GB")
-    shapes = [SHAPES["GPT-2 124M"], SHAPES["GPT-3 13B"]]
-    cells = best_runs(shapes, [1, 64], gpu, 512, batches=(4, 1))
-    assert cells[1][0].run is None, "13B on one GPU"
-    for cell in (cells[0][0], cells[0][1], cells[1][1]):
-        assert cell.run is not None and cell.step is not None and gpu_bytes(cell.run) <= 36e9
-        for one in candidates(cell.run, 36e9, (4, 1)):
-            step = predict_step(one, machine_of(gpu), network_of(gpu, cell.ranks))
-            assert step.tokens_per_s <= cell.step.tokens_per_s
-    table = best_map(cells, "A100 40GB").table
-    assert "none fits" in table and f"{cells[1][1].step.mfu:.1%}" in table
-    with pytest.raises(InputError, match="ranks is empty"):
-        best_runs(shapes, [], gpu)
 
 
 def test_without_a_link_collectives_take_what_the_machine_says_of_them():

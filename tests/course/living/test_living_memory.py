@@ -1,6 +1,5 @@
 """The memory calculator's scene: its table is the planner's, and what it says of a setting, the still picture says."""
 
-import sys
 from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
@@ -9,8 +8,8 @@ import pytest
 from cover import NIGHTLY
 from javascript import words
 
-from zerolab.apps.plan import SHAPES, Needs, gpu_bytes, needs
-from zerolab.apps.plan.needs import StepMoment
+from zerolab.apps.plan import SHAPES, footprint, predict_peak
+from zerolab.apps.plan.footprint import MemoryFootprint, StepMoment
 from zerolab.course.living import memory
 from zerolab.course.viz.calculator import GPUS, calculator_text
 from zerolab.run import RunSpec
@@ -42,7 +41,7 @@ def test_the_table_is_what_the_planner_computes() -> None:
     for number, name in enumerate(all_tables()[:: 1 if NIGHTLY else 17]):
         chosen = [(run, row) for run, row in looked_up(*name) if NIGHTLY or run.ranks == 2 ** (3 * number % 14)]
         for run, row in chosen:
-            assert needs(run) == row | {"disk": 0}, MEND
+            assert predict_peak(run) == row | {"disk": 0}, MEND
 
 
 def test_the_browser_says_of_each_setting_what_the_still_picture_says(
@@ -50,13 +49,11 @@ def test_the_browser_says_of_each_setting_what_the_still_picture_says(
 ) -> None:
     known = {run: row for name in all_tables() for run, row in looked_up(*name)}
 
-    def from_the_table(run: RunSpec) -> Needs:
+    def from_the_table(run: RunSpec) -> MemoryFootprint:
         row = dict(known[run.but(offload=name_of(run))])
-        return Needs({"host:": row.pop("host")}, StepMoment("", row), ())
+        return MemoryFootprint({"host:": row.pop("host")}, (StepMoment("", row),))
 
-    planner = sys.modules["zerolab.apps.plan.needs"]  # zerolab.apps.plan.needs is also a function
-    monkeypatch.setattr(planner, "needs_of", from_the_table)
-    monkeypatch.setattr(planner, "fits", lambda run, limit: gpu_bytes(run) <= limit)
+    monkeypatch.setattr(footprint, "predict_memory", from_the_table)
     gpus = cycle(GPUS)
     asked = [(run, next(gpus)) for run in [*known][:: 1 if NIGHTLY else 10]]
     wanted = [list(calculator_text(run, gpu)) for run, gpu in asked]

@@ -9,7 +9,7 @@ import pytest
 from ipywidgets import DOMWidget
 from javascript import words
 
-from zerolab.apps.plan import Shape
+from zerolab.apps.plan import make_gpt
 from zerolab.course import living
 from zerolab.course.living import memory
 from zerolab.course.viz.calculator import calculator_text
@@ -58,5 +58,5 @@ def test_python_computes_what_the_table_lacks_for_a_size_and_a_batch_of_ones_own
     new = moving.data["tables"].keys() - memory.record()["tables"].keys()
     assert new == {"2 layers of width 256 1024 fp32", "2 layers of width 256 1024 fp32 4"}
     [said] = words("memory", [chosen], tmp_path, moving.data)
-    run = RunSpec(Shape("2 layers of width 256", 2, 256, 4), ranks=8, stage=1, precision="fp32", micro_batch_size=4)
+    run = RunSpec(make_gpt("2 layers of width 256", 2, 256, 4), ranks=8, stage=1, precision="fp32", micro_batch_size=4)
     assert (said["verdict"], said["alt"], said["table"]) == tuple(calculator_text(run, "80 GB"))

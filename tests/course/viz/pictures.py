@@ -4,9 +4,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from zerolab.apps.cost import find_gpu
 from zerolab.apps.plan import SHAPES
-from zerolab.apps.plan.best import best_runs
 from zerolab.collectives import Link, Span
 from zerolab.course import viz
 from zerolab.course.viz import Picture
@@ -45,10 +43,6 @@ EACH: Mapping[str, Callable[[], Picture]] = {
     "bars": lambda: viz.bars(
         [f"stage {stage}" for stage in range(4)], {kind: [1.28, 1.28, 0.32, 0.32] for kind in KINDS},
         {kind: [1.28] * 4 for kind in KINDS}, unit="MB on rank 0",
-    ),
-    "best_map": lambda: viz.best_map(
-        best_runs([SHAPES["GPT-2 124M"], SHAPES["GPT-3 13B"]], [1, 64], find_gpu("A100 40GB"), 512, batches=(1,)),
-        "A100 40GB",
     ),
     "bucket_explorer": lambda: viz.bucket_explorer({"w": (400, 300), "v": (170_000,)}, 8, Link(10, 50), 65_536),
     "compared_pipelines": lambda: viz.compared_pipelines(WALK, 3),

@@ -7,7 +7,7 @@ import pytest
 from controls import each_changes_what_is_shown, pixels
 from ipywidgets import IntSlider
 
-from zerolab.apps.plan import SHAPES, Shape
+from zerolab.apps.plan import SHAPES, make_gpt
 from zerolab.course.lab import VIEW
 from zerolab.course.living import marked
 from zerolab.course.living.memory import HEAD, WIDTHS
@@ -50,7 +50,7 @@ def test_a_size_of_ones_own_and_a_known_model_take_turns() -> None:
     assert [control.value for control in sizes] == ["GPT-2 124M", 12, 768]
     sizes[1].value = 24
     assert [control.value for control in sizes] == [CUSTOM, 24, 768]
-    assert living.picture.table == memory_calculator(RunSpec(Shape("mine", 24, 768, 12), ranks=8), "80 GB").table
+    assert living.picture.table == memory_calculator(RunSpec(make_gpt("mine", 24, 768, 12), ranks=8), "80 GB").table
     sizes[0].value = "GPT-3 175B"
     assert [control.value for control in sizes] == ["GPT-3 175B", 96, 12288]
     assert living.picture.table == memory_calculator(RunSpec(SHAPES["GPT-3 175B"], ranks=8), "80 GB").table
@@ -155,13 +155,13 @@ def test_a_known_model_never_gets_a_sequence_longer_than_its_context() -> None:
     model, tokens = living.controls["model"], living.controls["seq_len"]
     for name in ("GPT-2 124M", "GPT-3 13B", "GPT-2 1.5B"):
         shape = SHAPES[name]
-        tokens.value = min(2048, shape.context)
+        tokens.value = min(2048, shape.config.max_seq_len)
         model.value = name
         tokens.value = 2048
-        assert tokens.value == shape.context and not living.refusal
+        assert tokens.value == shape.config.max_seq_len and not living.refusal
         assert (
             living.picture.table
-            == memory_calculator(RunSpec(shape, ranks=8, stage=3, seq_len=shape.context), "80 GB").table
+            == memory_calculator(RunSpec(shape, ranks=8, stage=3, seq_len=shape.config.max_seq_len), "80 GB").table
         )
     assert not any(refused)
 

@@ -19,13 +19,13 @@ from zerolab.apps.cli.plan_time import Timed, add_flags, check_flags
 from zerolab.apps.cli.tables import rendered
 from zerolab.apps.cost import GPUS, find_gpu
 from zerolab.apps.dialects import DIALECTS
-from zerolab.apps.plan import GB, advice, gpu_bytes, needs_of
-from zerolab.apps.plan.bring import FAMILIES, find_model
-from zerolab.apps.plan.describe import as_settings, described, explain_table
+from zerolab.apps.plan import GB, advice, gpu_bytes, predict_memory
+from zerolab.apps.plan.describe import as_settings, describe_plan, explain_table
+from zerolab.apps.plan.footprint import name_changes
 from zerolab.apps.plan.guide import (
     against_memory,
     against_slowness,
-    buckets,
+    count_buckets,
     kept_by_threshold,
     recommend,
     seconds_on_links,
@@ -33,7 +33,7 @@ from zerolab.apps.plan.guide import (
     traffic_bytes,
 )
 from zerolab.apps.plan.mixture import parameter_count
-from zerolab.apps.plan.needs import changed
+from zerolab.apps.plan.model_lookup import FAMILIES, find_model
 from zerolab.apps.plan.shapes import SHAPES
 from zerolab.errors import InputError
 from zerolab.memory.kinds import KINDS, OFFLOADED
@@ -115,12 +115,12 @@ def main(arguments: list[str]) -> int:
         if given.recommend:
             ending.show(rendered(lambda console: show_recommended(console, run, chosen, reasons, limit)))
     if given.json is not None:
-        record = described(run, limit)
+        record = describe_plan(run, limit)
         if timed is not None:
             record["time"] = timed.record()
         if given.recommend:
             record["recommended"] = {
-                "run": None if chosen is None else described(chosen, limit), "reasons": reasons,
+                "run": None if chosen is None else describe_plan(chosen, limit), "reasons": reasons,
                 "memory_remedies": [remedy_record(remedy, limit) for remedy in against_memory(chosen or run)],
                 "seconds_on_links": seconds_on_links(chosen or run),
                 "speed_remedies": [remedy_record(remedy, limit) for remedy in against_slowness(chosen or run)],
@@ -187,7 +187,7 @@ def read(given: Any) -> tuple[RunSpec, float | None, str]:
         limit = float(found.memory_gb * GB)
     shape = find_model(given.model)
     settings = {name: getattr(given, name) for name in SETTINGS if getattr(given, name) is not None}
-    settings.setdefault("seq_len", min(1024, shape.context))
+    settings.setdefault("seq_len", min(1024, shape.config.max_seq_len))
     if {"disk", "nvme"} & {given.offload_optimizer, given.offload_param}:
         # A plan writes nothing: the folder only stands for one.
         settings["offload_path"] = "."
@@ -195,7 +195,7 @@ def read(given: Any) -> tuple[RunSpec, float | None, str]:
 
 
 def show(console: Console, run: RunSpec, limit: float | None, gpu: str) -> None:
-    found = needs_of(run)
+    found = predict_memory(run)
     console.print(headline(run), soft_wrap=True)
     console.print(explain_table(run), soft_wrap=True)
     table = plain_table(f"one GPU at the peak of a step ({found.peak.where})", "kind", "GB", "rests")
@@ -246,7 +246,8 @@ def verdict(run: RunSpec, limit: float | None, gpu: str) -> str:
     does_not = f"Does not fit: {gb(needed)} GB are more than the {limit / GB:g} GB of {gpu}"
     if found is None:
         return f"{does_not}, and no stage on up to 8192 ranks makes it fit."
-    return f"{does_not}. The smallest change that fits: {' and '.join(changed(run, found))}, {gb(gpu_bytes(found))} GB."
+    what = " and ".join(name_changes(run, found))
+    return f"{does_not}. The smallest change that fits: {what}, {gb(gpu_bytes(found))} GB."
 
 
 def show_recommended(
@@ -279,7 +280,7 @@ def show_recommended(
         soft_wrap=True,
     )
     for numel in (None, 500_000_000, 50_000_000):
-        count, largest = buckets(base, numel)
+        count, largest = count_buckets(base, numel)
         what = "whole units (the default)" if numel is None else f"at most {numel:.0e} elements"
         console.print(f"Buckets of {what}: {count} a step, the largest of {largest:,} elements.", soft_wrap=True)
     if base.stage == 3:

@@ -1,4 +1,4 @@
-"""What `zerolab plan` says of time: a step at each stage, and where a stage becomes slower than the one before."""
+"""What `zerolab plan` says of time: a step at each stage."""
 
 from __future__ import annotations
 
@@ -13,18 +13,10 @@ from rich.table import Table
 from zerolab.apps.cost import GPU, Machine, Network, find_gpu, machine_of
 from zerolab.apps.cost.gpus import LINK_EFFICIENCY
 from zerolab.apps.cost.network import ALGORITHMS
-from zerolab.apps.plan.needs import GB, at_stage, gpu_bytes
-from zerolab.apps.plan.timing import (
-    BATCHES,
-    LEAST_GBIT,
-    MOST_GBIT,
-    Crossing,
-    StepTime,
-    by_stage,
-    crossings,
-    network_of,
-)
+from zerolab.apps.plan.footprint import GB, at_stage, gpu_bytes
+from zerolab.apps.plan.timing import StepTime, network_of, predict_step
 from zerolab.errors import InputError
+from zerolab.precision import Precision
 from zerolab.run import RunSpec
 
 FLAGS = ("node_size", "link_gbit_per_s", "link_latency_us", "cards", "algorithm", "reached")
@@ -39,7 +31,6 @@ def add_flags(group: Any) -> None:
     add("--cards", type=int, metavar="C", help="network cards of a node, shared by its GPUs (one a GPU)")
     add("--algorithm", choices=ALGORITHMS, help="of collectives over nodes (ring)")
     add("--reached", type=float, metavar="R", help="share of the GPU's peak that large matrix products reach")
-    add("--crossings", action="store_true", help="when a stage is slower than the one before it")
 
 
 RANGES = {
@@ -58,7 +49,7 @@ def check_flags(given: argparse.Namespace) -> None:
         value = getattr(given, name)
         if value is not None and not (least <= value <= most and value < inf):
             raise InputError(f"--{name.replace('_', '-')} is {value:g}; {wanted}")
-    asked = [name for name in (*FLAGS, "crossings") if getattr(given, name) not in (None, False)]
+    asked = [name for name in FLAGS if getattr(given, name) is not None]
     if asked and given.gpu is None:
         flag = "--" + asked[0].replace("_", "-")
         raise InputError(f"{flag} is given and no GPU, whose speed a step's time needs; give --gpu NAME")
@@ -75,8 +66,8 @@ class Timed:
         options["gbit_per_s"] = given.link_gbit_per_s
         self.machine = machine_of(self.gpu, given.reached)
         self.network = network_of(self.gpu, run.ranks, **{k: v for k, v in options.items() if v is not None})
-        self.stages = by_stage(run, self.machine, self.network)
-        self.crossings = list(crossings(run, self.machine, self.network)) if given.crossings else None
+        stages = (run.dtypes or Precision()).stages
+        self.stages = {stage: predict_step(at_stage(run, stage), self.machine, self.network) for stage in stages}
 
     def show(self, console: Console) -> None:
         title = f"a step on {self.run.ranks} {self.gpu.name}, predicted"
@@ -95,19 +86,14 @@ class Timed:
         console.print(table)
         console.print("Waits: for collectives, which take the wire so long, most of it beside what is computed.")
         console.print(links_in_words(self.network, self.machine, self.gpu), soft_wrap=True)
-        for crossing in self.crossings or []:
-            console.print(crossing_in_words(crossing, self.network), soft_wrap=True)
 
     def record(self) -> dict[str, Any]:
         """The same for programs: seconds, tokens a second, shares."""
-        found: dict[str, Any] = {
+        return {
             "gpu": self.gpu.name,
             "network": network_record(self.network),
             "by_stage": {str(stage): step_record(step) for stage, step in self.stages.items()},
         }
-        if self.crossings is not None:
-            found["crossings"] = [vars(crossing) for crossing in self.crossings]
-        return found
 
 
 def step_record(step: StepTime) -> dict[str, Any]:
@@ -138,21 +124,6 @@ def links_in_words(network: Network, machine: Machine, gpu: GPU) -> str:
             f"{network.between.latency_us:g} us a message"
         )
     return said + ". benchmarks/README.md says how far such predictions are off."
-
-
-def crossing_in_words(crossing: Crossing, network: Network) -> str:
-    if crossing.gbit_per_s is None:
-        bandwidth = f"at no bandwidth from {LEAST_GBIT:g} to {MOST_GBIT:g} Gbit/s"
-    else:
-        what = "the GPUs' links reach" if network.between is None else "a network card reaches"
-        bandwidth = f"where {what} less than {crossing.gbit_per_s:.3g} Gbit/s"
-    if crossing.batch is None:
-        batch = f"here with every micro-batch up to {BATCHES[-1]}"
-    elif crossing.batch == 1:
-        batch = "here with no micro-batch"
-    else:
-        batch = f"here with micro-batches below {crossing.batch}"
-    return f"Stage {crossing.stage} is slower than stage {crossing.before} {bandwidth}; {batch}."
 
 
 def seconds(value: float) -> str:

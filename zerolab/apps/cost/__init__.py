@@ -1,20 +1,8 @@
-"""How long operations and collectives take: on GPUs by their data sheets, on this machine by measuring, on links of two
-levels by formula."""
+"""How long operations and collectives take: by data sheets, by measuring, by formula."""
 
 from zerolab.apps.cost.calibration import calibrate
 from zerolab.apps.cost.gpus import GPU, GPUS, find_gpu
-from zerolab.apps.cost.machine import Machine, Operation, Rate, machine_of, operation_of
+from zerolab.apps.cost.machine import Machine, Rate, machine_of
 from zerolab.apps.cost.network import Network
 
-__all__ = [
-    "GPU",
-    "GPUS",
-    "Machine",
-    "Network",
-    "Operation",
-    "Rate",
-    "calibrate",
-    "find_gpu",
-    "machine_of",
-    "operation_of",
-]
+__all__ = ["GPU", "GPUS", "Machine", "Network", "Rate", "calibrate", "find_gpu", "machine_of"]

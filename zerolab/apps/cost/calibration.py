@@ -1,16 +1,11 @@
-"""This machine's figures, measured in seconds: what its ranks compute, move and say when all of them do so at once.
+"""This machine's figures, measured on all of its ranks at once, which share its cores and its memory.
 
-    machine = calibrate(ranks=4)
-    predict_step(run, machine, Link(1.0, 20))
-
-Ranks of one machine share its cores and its memory, so each figure is taken on all of them at the same time. What is
-measured is the processor's time, which others who work on the machine hardly change; where there are more ranks than
-cores, they take turns, and each thing takes so many times as long. A median over tries, and then over ranks.
+What is measured is the processor's time, which others who work on the machine hardly change; where there are more ranks
+than cores, they take turns. A median over tries, and then over ranks.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -31,24 +26,22 @@ from zerolab.flat.layout import check_count
 from zerolab.offload.buffers import aligned
 from zerolab.offload.files import SwapFile
 from zerolab.ranks import launch
-from zerolab.system import has
+from zerolab.ranks.job import threads_per_rank
 
 TRIES, WINDOW = 5, 0.02
 """How often each figure is taken, and for how many seconds."""
 QUICK = Link(1000.0, 0.0)
-"""A link on which messages take next to no time, but pass all that a simulated one has them pass."""
+"""A link on which messages take next to no time, but pass all that a simulated one has."""
 Call = Callable[[], Any]
 Seconds = dict[str, list[float]]
 """By what was measured, for each of its amounts."""
 
 
 def calibrate(ranks: int = 1, collectives: str = "ring", disk: Path | None = None) -> Machine:
-    """The CPU of this machine as `ranks` ranks share it, in fp32; about three seconds, and launching them.
+    """The CPU of this machine as `ranks` ranks share it; about three seconds, and launching them.
 
     collectives  the implementation whose collectives are measured, as `launch` takes it
-    disk         a folder on the disk whose speed is measured; None: no disk, and what is kept there takes no time
-
-    Raises InputError for fewer ranks than 1.
+    disk         a folder on the disk whose speed is measured; None: what is kept on a disk takes no time
     """
     return machine_from(measure_ranks(ranks, collectives, disk), ranks)
 
@@ -57,31 +50,21 @@ def measure_ranks(ranks: int, collectives: str = "ring", disk: Path | None = Non
     """What `machine_from` makes a machine of."""
     check_count("ranks", ranks)
     link = QUICK if ranks > 1 and collectives == "ring" else None
-    by_rank = launch(
-        measure, ranks=ranks, collectives=collectives, link=link, device="cpu", prints="quiet", kwargs={"disk": disk}
-    )
-    return {"turns": [turns(ranks)]} | {
-        kind: [median(seconds) for seconds in zip(*(rank[kind] for rank in by_rank), strict=True)]
-        for kind in by_rank[0]
-    }
-
-
-def turns(ranks: int) -> float:
-    """How many ranks share a core."""
-    cores = len(os.sched_getaffinity(0)) if has("affinity") else os.cpu_count() or 1
-    return max(1.0, ranks / cores)
+    by_rank = launch(measure, disk, ranks=ranks, collectives=collectives, link=link, device="cpu", prints="quiet")
+    found = {kind: [*map(median, zip(*(rank[kind] for rank in by_rank), strict=True))] for kind in by_rank[0]}
+    return found | {"turns": [max(1.0, ranks / threads_per_rank(1))]}
 
 
 def machine_from(measured: Seconds, ranks: int) -> Machine:
-    """A machine from seconds of a processor, one for each of `AMOUNTS`, where "turns" ranks share a core."""
+    """A machine from seconds for each of `AMOUNTS`, where "turns" ranks share a core."""
     (crowd,) = measured.get("turns", [1.0])
     seconds = {kind: [crowd * one for one in taken] for kind, taken in measured.items()}
     least = seconds["call"][0]
 
     def rate(kind: str) -> Rate:
-        # One that took longer than a larger one was disturbed, and gets the larger one's seconds.
+        # What took longer than a larger amount was disturbed.
         rising = [*accumulate(reversed(seconds[kind]), min)][::-1]
-        # Measured without the graph and the hooks of training: of what a call costs anyway each has only the least.
+        # Measured without the graph and the hooks of training, whose cost stands apart.
         taken = [max(one - least, 0.2 * one) for one in rising]
         return Rate(tuple((amount, amount / one) for amount, one in zip(AMOUNTS[kind], taken, strict=True)))
 
@@ -92,44 +75,44 @@ def machine_from(measured: Seconds, ranks: int) -> Machine:
         memory,
         rate("math"),
         overhead=seconds["overhead"][0],
-        # Device and host are one memory here: what goes from one to the other is read and written.
+        # Device and host are one memory here, which is read and written.
         host=memory.points[-1][1] / 2,
         disk=DISK / measured["disk"][0] if "disk" in measured else inf,
         optimizer=optimizer,
         host_step=optimizer.points[-1][1],
         per_unit_overhead=ENGINE_CALLS * least,
-        collective={name: fit(*seconds[name]) for name in COLLECTIVES if name in seconds},
+        collective={name: fit_line(*seconds[name]) for name in COLLECTIVES if name in seconds},
     )
 
 
-def fit(short: float, long: float) -> tuple[float, float]:
-    """(seconds a call, seconds a byte of the whole) of a collective, from its seconds for each of `WHOLES`."""
+def fit_line(short: float, long: float) -> tuple[float, float]:
+    """(seconds a call, seconds a byte of the whole) of a collective."""
     few, many = (4 * numel for numel in WHOLES)
     a_byte = max(long - short, 0.0) / (many - few)
     return max(short - a_byte * few, 0.0), a_byte
 
 
-def linear_layer(width: int, dtype: torch.dtype) -> Call:
+def make_linear(width: int, dtype: torch.dtype) -> Call:
     """The three products of a linear layer in forward and backward."""
     inputs, gradients = torch.randn(2, ROWS, width).to(dtype).unbind()
     weight = torch.randn(width, width).to(dtype)
     return lambda: (torch.mm(inputs, weight.t()), torch.mm(gradients, weight), torch.mm(gradients.t(), inputs))
 
 
-def on_many(call: Callable[..., Any], length: int) -> Call:
-    """The call on three tensors, others each time: a step touches many before it comes back to one."""
+def make_turns(call: Callable[..., Any], length: int) -> Call:
+    """The call on three tensors, others each time, as in a step."""
     turn = cycle(torch.ones(max(1, min(64, 2**22 // length)), 3, length).unbind())
     return lambda: call(*next(turn))
 
 
-def attention(tokens: int) -> Call:
+def make_attention(tokens: int) -> Call:
     """A forward and a backward."""
     query = torch.ones(BATCH, HEADS, tokens, DIM, requires_grad=True)
     attend = partial(F.scaled_dot_product_attention, query, query, query, is_causal=True)
     return lambda: attend().backward(query.detach())
 
 
-def adamw() -> Call:
+def make_adamw() -> Call:
     parameter = torch.zeros(STEPPED, requires_grad=True)
     parameter.grad = torch.ones(STEPPED)
     return torch.optim.AdamW([parameter], fused=True).step
@@ -141,29 +124,29 @@ LENGTHS = tuple(2**power for power in (10, 13, 16, 18, 20, 22))
 DISK = 2**25
 """Bytes that are written to the disk and read again."""
 ENGINE_CALLS = 100
-"""As many calls of torch are as long as one of the engine's own, a unit gathered or a bucket reduced: its hooks, notes
-and threads. Steps of eight and sixteen small layers, less those of the same layers alone, took 70 to 130."""
+"""Calls of torch that take as long as a unit gathered or a bucket reduced; small layers took 70 to 130."""
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 WHOLES = (2**12, 2**21)
 """Elements of the tensors of collectives."""
 CARRIED = (200, 4)
-"""How many calls with each of them are measured together: what the system counts is hundredths of a second."""
+"""How many calls with each are measured together: the system counts hundredths of a second."""
 CALLS: dict[str, list[tuple[float, Callable[[], Call]]]] = {
     "matmul": [
-        (2.0 * ROWS * width**2, partial(linear_layer, width, torch.float32)) for width in (32, 64, 128, 256, 512, 1024)
+        (2.0 * ROWS * width**2, partial(make_linear, width, torch.float32)) for width in (32, 64, 128, 256, 512, 1024)
     ],
-    "matmul16": [(2.0 * ROWS * width**2, partial(linear_layer, width, torch.bfloat16)) for width in (128, 512)],
-    "attention": [(7.0 * BATCH * HEADS * DIM * tokens**2 / 2, partial(attention, tokens)) for tokens in (64, 128, 512)],
+    "matmul16": [(2.0 * ROWS * width**2, partial(make_linear, width, torch.bfloat16)) for width in (128, 512)],
+    "attention": [
+        (7.0 * BATCH * HEADS * DIM * tokens**2 / 2, partial(make_attention, tokens)) for tokens in (64, 128, 512)
+    ],
     "memory": [
-        (12.0 * length, partial(on_many, lambda one, other, out: torch.add(one, other, out=out), length))
+        (12.0 * length, partial(make_turns, lambda one, other, out: torch.add(one, other, out=out), length))
         for length in LENGTHS
     ],
-    "math": [(8.0 * length, partial(on_many, lambda one, *_: F.gelu(one), length)) for length in LENGTHS],
-    "optimizer": [(28.0 * STEPPED, adamw)],
+    "math": [(8.0 * length, partial(make_turns, lambda one, *_: F.gelu(one), length)) for length in LENGTHS],
+    "optimizer": [(28.0 * STEPPED, make_adamw)],
 }
-"""What is measured, and what each call has to do: floating-point operations, or bytes. Of a linear layer one product is
-counted, and a third of the time. Of attention there are 7 products of which a causal mask leaves half, and their mean
-rate is taken for either."""
+"""What is measured, and the operations or bytes of a call: of a linear layer those of one product, of attention seven,
+of which a causal mask leaves half."""
 AMOUNTS = {kind: [amount for amount, _ in calls] for kind, calls in CALLS.items()}
 
 
@@ -178,59 +161,52 @@ class Counter(TorchDispatchMode):
         return result
 
 
-def measure(comm: Collectives, disk: Path | None = None) -> Seconds:
-    """This rank's seconds for each amount: of the processor, but for the disk's."""
-    found: Seconds = {}
-
-    def timed(call: Call, times: int = 0, clock: Callable[[], float] = time.thread_time) -> float:
-        # Of a collective all ranks make as many calls.
-        call()
+def time_call(comm: Collectives, call: Call, times: int = 0, clock: Callable[[], float] = time.thread_time) -> float:
+    """Seconds of a call, on all ranks at once; a collective needs the same `times` on all."""
+    call()
+    if not times:
         start = clock()
         call()
-        times = times or max(1, min(500, round(WINDOW / max(clock() - start, 1e-7))))
-        taken = []
-        for _ in range(TRIES):
-            comm.barrier()
-            start = clock()
-            for _ in range(times):
-                call()
-            taken.append((clock() - start) / times)
-        # Threads of one rank wait for each other busily, for longer where one of them is kept from its core.
-        return median(taken) if torch.get_num_threads() == 1 else min(taken)
-
-    few = torch.zeros(16)
-    found["call"] = [timed(lambda: few.add_(1.0))]
-    for kind, calls in CALLS.items():
-        found[kind] = [timed(make()) / (3 if "matmul" in kind else 1) for _, make in calls]
-    found["overhead"] = [overhead_of(timed)]
-    if comm.size > 1:
-        # Lanes and sockets have threads of their own.
-        for name in COLLECTIVES:
-            found[name] = [timed(prepared(comm, name, numel), 3, time.process_time) for numel in WHOLES]
-    if disk is not None:
-        found["disk"] = [swapped(comm, disk)]
-    return found
-
-
-def carried(comm: Collectives) -> Seconds:
-    """A rank's seconds of a processor for each collective where the kernel shapes the wires. It carries and delays
-    messages in no process's name, so all that the processors of this machine did meanwhile counts, shared out among the
-    ranks: nothing else should run."""
-    found: Seconds = {}
-    for name in COLLECTIVES:
-        found[name] = []
-        for numel, times in zip(WHOLES, CARRIED, strict=True):
-            call, taken = prepared(comm, name, numel), []
+        times = max(1, min(500, round(WINDOW / max(clock() - start, 1e-7))))
+    taken = []
+    for _ in range(TRIES):
+        comm.barrier()
+        start = clock()
+        for _ in range(times):
             call()
-            for _ in range(3):
-                comm.barrier()
-                start = busy_seconds()
-                for _ in range(times):
-                    call()
-                comm.barrier()
-                taken.append((busy_seconds() - start) / times / comm.size)
-            found[name].append(median(taken))
+        taken.append((clock() - start) / times)
+    # Threads of one rank wait for each other busily.
+    is_busy = torch.get_num_threads() > 1 and clock in (time.thread_time, time.process_time)
+    return min(taken) if is_busy else median(taken)
+
+
+def measure(comm: Collectives, disk: Path | None = None) -> Seconds:
+    """This rank's seconds for each amount: of the processor, but for the disk's."""
+    few = torch.zeros(16)
+    found = {"call": [time_call(comm, lambda: few.add_(1.0))], "overhead": [time_overhead(comm)]}
+    for kind, calls in CALLS.items():
+        found[kind] = [time_call(comm, make()) / (3 if "matmul" in kind else 1) for _, make in calls]
+    for name in COLLECTIVES if comm.size > 1 else ():
+        # Lanes and sockets have threads of their own.
+        found[name] = [time_call(comm, make_call(comm, name, numel), 3, time.process_time) for numel in WHOLES]
+    if disk is not None:
+        found["disk"] = [time_disk(comm, disk)]
     return found
+
+
+def measure_carrying(comm: Collectives) -> Seconds:
+    """A rank's seconds for each collective where the kernel shapes the wires. That works in no process's name, so all
+    that the processors did meanwhile counts, shared out among the ranks."""
+
+    def clock() -> float:
+        comm.barrier()
+        return busy_seconds() / comm.size
+
+    sizes = [*zip(WHOLES, CARRIED, strict=True)]
+    return {
+        name: [time_call(comm, make_call(comm, name, numel), times, clock) for numel, times in sizes]
+        for name in COLLECTIVES
+    }
 
 
 def busy_seconds() -> float:
@@ -240,24 +216,23 @@ def busy_seconds() -> float:
     return float(time.monotonic() * (psutil.cpu_count() or 1) - idle)
 
 
-def swapped(comm: Collectives, folder: Path) -> float:
+def time_disk(comm: Collectives, folder: Path) -> float:
     """Seconds for half of `DISK` bytes to a swap file and back, on all ranks at once."""
-    file, taken = SwapFile(folder, f"calibration-{comm.rank}", [DISK // 2]), []
+    file = SwapFile(folder, f"calibration-{comm.rank}", [DISK // 2])
     buffer = aligned(file.span(0), pin=False)
+
+    def swap() -> None:
+        file.write(0, buffer)
+        file.read(0, buffer)
+
     try:
-        for _ in range(3):
-            comm.barrier()
-            start = time.perf_counter()
-            file.write(0, buffer)
-            file.read(0, buffer)
-            taken.append(time.perf_counter() - start)
+        return time_call(comm, swap, 1, time.perf_counter)
     finally:
         file.close()
-    return median(taken)
 
 
-def overhead_of(timed: Callable[[Call], float]) -> float:
-    """Seconds of an operation on few numbers in a small net that trains, its graph and modules with it."""
+def time_overhead(comm: Collectives) -> float:
+    """Seconds of an operation in a small net that trains, its graph and modules with it."""
     net = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()) for _ in range(8)))
     some = torch.zeros(4, 4)
 
@@ -266,10 +241,10 @@ def overhead_of(timed: Callable[[Call], float]) -> float:
 
     with Counter() as counter:
         train()
-    return timed(train) / counter.found
+    return time_call(comm, train) / counter.found
 
 
-def prepared(comm: Collectives, name: str, numel: int) -> Call:
+def make_call(comm: Collectives, name: str, numel: int) -> Call:
     whole, chunk = comm.allocate(numel).zero_(), comm.allocate(numel // comm.size).zero_()
     return {
         "all_reduce": lambda: comm.all_reduce(whole),

@@ -10,16 +10,16 @@ from zerolab.errors import InputError
 
 @dataclass(frozen=True)
 class GPU:
-    """A GPU as its data sheet has it: dense arithmetic (what sparsity would double is not counted), 10^9 bytes a GB.
+    """A GPU as its data sheet has it, without sparsity; 10^9 bytes a GB.
 
     memory_gb             its memory
     memory_gbyte_per_s    what that memory reads and writes
-    tflop_per_s           10^12 floating-point operations a second in 16 bits: matrix units, sums kept in fp32
+    tflop_per_s           10^12 floating-point operations a second in 16 bits, sums kept in fp32
     fp32_tflop_per_s      the same in fp32, as torch computes it unless it is allowed TF32
     link_gbyte_per_s      what it sends to the other GPUs of its machine in one direction: NVLink, or PCIe without it
     host_gbyte_per_s      what it exchanges with the host in one direction: PCIe
-    efficiency            of `tflop_per_s`, the share that large matrix products of a training step reach: of A100
-                          and H100 what published runs say (benchmarks/published.py), of the others a guess
+    efficiency            the share of `tflop_per_s` that large matrix products reach: of A100 and H100 by published
+                          runs (benchmarks/published.py), of the others a guess
     """
 
     name: str
@@ -32,10 +32,8 @@ class GPU:
     efficiency: float = 0.6
 
 
-# NVIDIA's product pages and data sheets of each; GeForce: the whitepapers of GA102 (appendix A), Ada and Blackwell
-# (16-bit products with fp32 sums); B200: the DGX B200's data sheet, an eighth of it. AMD's data sheets; an MI250X is
-# two devices to torch, and this is one of them. Links are half of what is told for both directions together: NVLink 2,
-# 3, 4 and 5 move 300, 600, 900 and 1800 GB/s; PCIe 3, 4 and 5 with 16 lanes move 16, 32 and 64 GB/s in one direction.
+# By data sheets; GeForce: the whitepapers of GA102, Ada and Blackwell; B200: an eighth of the DGX B200; an MI250X is
+# two devices to torch, and this is one. What NVLinks move in both directions together is halved.
 GPUS = {
     gpu.name: gpu
     for gpu in (
@@ -58,22 +56,21 @@ GPUS = {
     )
 }
 MEMORY_EFFICIENCY = 0.8
-"""Of a memory's bandwidth, what kernels that read and write long tensors reach."""
 LINK_EFFICIENCY = 0.8
-"""Of a link's bandwidth, what rings reach with long messages."""
+"""What long tensors and long messages reach of the bandwidth of a memory and of a link."""
 LAUNCH_SECONDS = 5e-6
-"""From the end of one kernel to the begin of the next, where Python issues them one by one."""
+"""From the end of one kernel to the begin of the next."""
 
 
-def plain(name: str) -> str:
+def normalize_name(name: str) -> str:
     """A name without what people write differently."""
     return re.sub(r"[^a-z0-9.]", "", name.lower())
 
 
 def find_gpu(name: str) -> GPU:
-    """A GPU by its name, however that is written. Raises InputError for one that is not in `GPUS`."""
-    names = {plain(known): known for known in GPUS}
-    asked = plain(name)
+    """A GPU by its name, however that is written."""
+    names = {normalize_name(known): known for known in GPUS}
+    asked = normalize_name(name)
     found = names.get(asked) or next((names[known] for known in names if known.removesuffix("gb") == asked), None)
     if found is None:
         begin = [known for plainly, known in names.items() if plainly.startswith(asked)] if asked else []

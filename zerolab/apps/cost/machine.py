@@ -1,4 +1,4 @@
-"""How long operations take on a device: the longer of arithmetic and memory (a roofline), and what each costs anyway.
+"""How long operations take on a device: the longer of arithmetic and memory (a roofline), and a launch.
 
 machine = machine_of(find_gpu("A100 80GB"))
 machine.seconds(Operation("matmul", flop=2 * 4096**3, nbytes=3 * 2 * 4096**2, itemsize=2))
@@ -21,14 +21,12 @@ MATH = {
     "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data", "native_layer_norm",
     "native_layer_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward",
 }  # fmt: skip
-"""Operations of which a CPU has more to do with each number than to read and write it."""
 
 
 class Operation(NamedTuple):
     """One operation of a device.
 
-    kind      "matmul", "attention", "math" (functions such as exp, a number at a time), "optimizer" (a fused step) or
-              "memory" (all else)
+    kind      "matmul", "attention", "math" (a CPU has more to do than to read and write), "optimizer" or "memory"
     flop      floating-point operations; 0 for what is priced by its bytes
     nbytes    bytes read and written
     itemsize  of its result: arithmetic of 2 bytes is quicker than of 4
@@ -41,7 +39,7 @@ class Operation(NamedTuple):
 
 
 def operation_of(func: Any, args: Any, kwargs: Any, result: Any) -> Operation | None:
-    """What an operation as torch's dispatcher sees it has to do; None for one that touches no number."""
+    """What an operation of torch's dispatcher has to do; None for one that touches no number."""
     found = counted(func, args, kwargs, result)
     if found is None:
         return None
@@ -60,7 +58,7 @@ def operation_of(func: Any, args: Any, kwargs: Any, result: Any) -> Operation | 
 @dataclass(frozen=True)
 class Rate:
     """How much a second, by how much there is at once: `points` are (amount, amount a second), the amounts rising.
-    Between two points the time of an amount is drawn straight on logarithmic paper; beyond the last the rate stays."""
+    Between two points the rate is drawn straight on logarithmic paper."""
 
     points: tuple[tuple[float, float], ...]
 
@@ -70,7 +68,6 @@ class Rate:
             raise InputError(f"a rate's points are {self.points!r}; give one at least, amounts rising, all above 0")
 
     def seconds(self, amount: float) -> float:
-        """How long `amount` takes."""
         if amount <= 0:
             return 0.0
         at = bisect(self.points, amount, key=lambda point: point[0])
@@ -81,7 +78,7 @@ class Rate:
         return amount / exp((1 - share) * log(slow) + share * log(fast))
 
 
-def constant(per_second: float) -> Rate:
+def constant_rate(per_second: float) -> Rate:
     return Rate(((1.0, per_second),))
 
 
@@ -90,8 +87,8 @@ class Machine:
     """A device that computes, one operation after the other.
 
     name        what it is called in tables
-    peak        floating-point operations a second by its data sheet, by bytes of an element, for MFU; {}: not known
-    flop        floating-point operations a second by kind and bytes of an element: {("matmul", 2): Rate, ...}
+    peak        floating-point operations a second by its data sheet, by bytes of an element
+    flop        what it reaches of them by kind and bytes of an element; other kinds go as "matmul"
     memory      bytes a second of "memory"; `math` those of "math"
     overhead    seconds that each operation takes besides
     host, disk  bytes a second to and from the host's memory and a disk
@@ -115,7 +112,6 @@ class Machine:
     """Of collectives without a link: (seconds a call, seconds a byte of the whole tensor), by name."""
 
     def seconds(self, operation: Operation) -> float:
-        """How long an operation takes."""
         kind, flop, nbytes, itemsize = operation
         moving = ({"math": self.math, "optimizer": self.optimizer}.get(kind) or self.memory).seconds(nbytes)
         if not flop:
@@ -123,13 +119,8 @@ class Machine:
         rate = self.flop.get((kind, itemsize)) or self.flop.get(("matmul", itemsize)) or self.flop[("matmul", 4)]
         return self.overhead + max(rate.seconds(flop), moving)
 
-    def price(self, func: Any, args: Any, kwargs: Any, result: Any) -> float:
-        """How long an operation takes as torch's dispatcher sees it; the clock of a world of fake tensors asks this."""
-        operation = operation_of(func, args, kwargs, result)
-        return 0.0 if operation is None else self.seconds(operation)
-
     def local_seconds(self, name: str, nbytes: int) -> float:
-        """What a collective takes without a link, as ranks of one machine do it. `nbytes` are those of the whole."""
+        """What a collective over `nbytes` in all takes of the machine itself."""
         call, byte = self.collective.get(name, (0.0, 0.0))
         return call + nbytes * byte
 
@@ -139,16 +130,15 @@ class Machine:
 
 
 def machine_of(gpu: GPU, efficiency: float | None = None) -> Machine:
-    """A GPU of the table as a machine; `efficiency` is the share of its peak that large products reach, if not the
-    table's."""
+    """A GPU as a machine; `efficiency`: as in the table."""
     share = gpu.efficiency if efficiency is None else efficiency
     if not 0 < share <= 1:
         raise InputError(f"efficiency is {share!r}; give a share of the peak above 0, of at most 1")
-    half, whole = constant(share * gpu.tflop_per_s * 1e12), constant(share * gpu.fp32_tflop_per_s * 1e12)
+    half, whole = constant_rate(share * gpu.tflop_per_s * 1e12), constant_rate(share * gpu.fp32_tflop_per_s * 1e12)
     return Machine(
         gpu.name,
-        {("matmul", 2): half, ("attention", 2): half, ("matmul", 4): whole, ("attention", 4): whole},
-        constant(MEMORY_EFFICIENCY * gpu.memory_gbyte_per_s * 1e9),
+        {("matmul", 2): half, ("matmul", 4): whole},
+        constant_rate(MEMORY_EFFICIENCY * gpu.memory_gbyte_per_s * 1e9),
         overhead=LAUNCH_SECONDS,
         host=LINK_EFFICIENCY * gpu.host_gbyte_per_s * 1e9,
         disk=3e9,

@@ -1,16 +1,12 @@
-"""What collectives cost on links of two levels: inside a node, and between nodes, whose network cards its ranks share.
+"""What collectives cost on links of two levels: inside a node, and between nodes by shared network cards.
 
     network = Network(Link(3600, 3), Link(400, 12), node_size=8, cards=8)
     network.ring_seconds("all_gather", numel, itemsize=2, size=64)
 
-Ring          one ring through all ranks, node after node. It lies on every card (a share of each message goes through
-              each), so a step moves at the pace of the slower of a rank's link and all cards of a node together. A
-              chunk passes N-1 links, of which one a node leads out of it; each adds its latency.
-Hierarchical  ranks of the same place in their nodes make rings between nodes, each with its share of the cards, and the
-              ranks of a node make one inside. An all-gather goes out first and then inside, a reduce-scatter the other
-              way; fewer messages leave a node one after the other, and nothing else travels less.
-
-With one node both are `Link.ring_seconds`.
+Ring          one ring through all ranks, node after node, a share of each message on every card. A chunk passes N-1
+              links, of which one a node leads out of it, at the pace of the slower kind; each adds its latency.
+Hierarchical  rings between nodes, each with its share of the cards, and a ring inside each node. Fewer messages leave
+              a node one after the other, and nothing else travels less.
 """
 
 from __future__ import annotations
@@ -34,8 +30,6 @@ class Network:
     node_size   ranks of a node; ranks are numbered node by node
     cards       network cards of a node, which its ranks share
     algorithm   "ring", "hierarchical", or "best": whichever is quicker
-
-    Raises InputError for a count below 1, an algorithm that there is not, and `between` without `node_size`.
     """
 
     inside: Link
@@ -49,10 +43,7 @@ class Network:
         if self.node_size is not None:
             check_count("node_size", self.node_size)
         if (self.between is None) != (self.node_size is None):
-            raise InputError(
-                f"between is {self.between!r} and node_size is {self.node_size!r}; give both for links of two levels, "
-                "or neither"
-            )
+            raise InputError(f"between is {self.between!r} and node_size is {self.node_size!r}; give both, or neither")
         if self.algorithm not in ALGORITHMS:
             raise InputError(f"algorithm is {self.algorithm!r}; choose one of {', '.join(ALGORITHMS)}")
 
@@ -61,28 +52,26 @@ class Network:
         return 1 if self.node_size is None else ceil(size / self.node_size)
 
     def ring_seconds(self, name: str, numel: int, itemsize: int, size: int) -> float:
-        """Seconds of a collective over the whole of `numel` elements of `itemsize` bytes among `size` ranks. `name` is
-        one of `zerolab.collectives.cost.RINGS`; what is none of them takes no time beside that of its messages."""
+        """Seconds of a collective over `numel` elements in all; what is none of `RINGS` takes none."""
         if self.nodes(size) == 1:
             return self.inside.ring_seconds(name, numel, itemsize, size)
+        # A barrier is an all-reduce of a byte for each rank.
+        chunk = 1 if name == "barrier" else chunk_sizes(numel, size)[0] * itemsize
         ways = {"ring": self._ring, "hierarchical": self._hierarchical}
         chosen = [ways[self.algorithm]] if self.algorithm in ways else list(ways.values())
-        return min(way(name, numel, itemsize, size) for way in chosen)
+        return RINGS.get(name, 0) * min(way(chunk, size) for way in chosen)
 
-    def _ring(self, name: str, numel: int, itemsize: int, size: int) -> float:
+    def _ring(self, chunk: int, size: int) -> float:
         assert self.between is not None
-        longest = 1 if name == "barrier" else chunk_sizes(numel, size)[0] * itemsize
         out = self.nodes(size) - 1
         latency = (size - 1 - out) * self.inside.latency_us + out * self.between.latency_us
         pace = min(self.inside.gbit_per_s, self.between.gbit_per_s * self.cards)
-        return RINGS.get(name, 0) * (latency * 1e-6 + (size - 1) * longest * 8 / (pace * 1e9))
+        return latency * 1e-6 + (size - 1) * chunk * 8 / (pace * 1e9)
 
-    def _hierarchical(self, name: str, numel: int, itemsize: int, size: int) -> float:
+    def _hierarchical(self, chunk: int, size: int) -> float:
         assert self.between is not None and self.node_size is not None
         nodes, ranks = self.nodes(size), min(self.node_size, size)
-        # A barrier is an all-reduce of a byte for each rank: its chunk is one byte.
-        chunk = 1 if name == "barrier" else chunk_sizes(numel, size)[0] * itemsize
         share = self.between.gbit_per_s * self.cards / ranks
         out = self.between.latency_us * 1e-6 + chunk * 8 / (share * 1e9)
         around = self.inside.seconds(chunk * nodes)
-        return RINGS.get(name, 0) * ((nodes - 1) * out + (ranks - 1) * around)
+        return (nodes - 1) * out + (ranks - 1) * around

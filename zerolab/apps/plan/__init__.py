@@ -1,20 +1,6 @@
-"""What fits where: the description of a run, known models, what a run needs, and what would make it fit."""
+"""What fits where: known models, what a run needs, and what would make it fit."""
 
-from zerolab.apps.plan.needs import GB, Needs, advice, fits, gpu_bytes, needs, needs_of
-from zerolab.apps.plan.shapes import SHAPES, Shape, shape_of
-from zerolab.run import OFFLOADS, RunSpec
+from zerolab.apps.plan.footprint import GB, advice, gpu_bytes, predict_memory, predict_peak
+from zerolab.apps.plan.shapes import SHAPES, Shape, make_gpt
 
-__all__ = [
-    "GB",
-    "OFFLOADS",
-    "SHAPES",
-    "Needs",
-    "RunSpec",
-    "Shape",
-    "advice",
-    "fits",
-    "gpu_bytes",
-    "needs",
-    "needs_of",
-    "shape_of",
-]
+__all__ = ["GB", "SHAPES", "Shape", "advice", "gpu_bytes", "make_gpt", "predict_memory", "predict_peak"]

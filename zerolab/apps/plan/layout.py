@@ -1,8 +1,8 @@
-"""The layout that an engine would build for a run, without the model: three layers on the meta device stand for all."""
+"""The layout that an engine would build for a run; three layers on the meta device stand for all."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -17,6 +17,7 @@ from zerolab.flat.layout import round_up
 from zerolab.models import Config
 from zerolab.offload.formats import align_of
 from zerolab.precision.recipe import Precision
+from zerolab.run import RunSpec
 from zerolab.zero.units import find_units
 from zerolab.zero.zero_engine import dtypes_from
 
@@ -26,8 +27,7 @@ class RunLayout:
     """Units of a model, and where its modules' parameters are in them.
 
     units  of each unit, in forward order, the plans of its buckets
-    owner  of each module (the embedding, the layers, the head) the number of its unit: a tied head's is that of the
-           embedding
+    owner  of each module (the embedding, the layers, the head) the number of its unit; a tied head's is 0
     slots  of each module the bucket of its unit in which each of its parameters lies
     """
 
@@ -45,6 +45,10 @@ def decay_of(_name: str, parameter: nn.Parameter) -> dict[str, Any]:
     return {"decays": parameter.dim() >= 2}
 
 
+def layout_of(run: RunSpec) -> RunLayout:
+    return lay_out_model(run.architecture, run.sharing, run.dtypes, run.bucket_numel, run.limits.persistence_numel)
+
+
 @lru_cache(maxsize=256)
 def lay_out_model(
     config: Config,
@@ -54,42 +58,28 @@ def lay_out_model(
     persistence_numel: int = 0,
 ) -> RunLayout:
     """What `find_units` makes of the whole model."""
-    traced = min(config.layers, TRACED_LAYERS)
+    more = max(0, config.layers - TRACED_LAYERS)
     with torch.device("meta"):
-        model = build_model(replace(config, layers=traced))
-    modules = model.units()
+        model = build_model(replace(config, layers=config.layers - more))
     align = round_up(ALIGN, align_of(precision))
-    units = find_units(model, ranks, None, decay_of, bucket_numel, align, dtypes_from(precision), persistence_numel)
-    owner = {id(module): number for number, unit in enumerate(units) for module in unit.modules}
-    owners = [owner[id(module)] for module in modules]
-    slots = [
-        tuple(
-            next(at for at, bucket in enumerate(units[number].buckets) if id(parameter) in bucket.slots)
-            for parameter in module.parameters()
-        )
-        for module, number in zip(modules, owners, strict=True)
-    ]
-    plans = [tuple(bucket.plan for bucket in unit.buckets) for unit in units]
-    more = config.layers - traced
-    if not more:
-        return RunLayout(tuple(plans), tuple(owners), tuple(slots))
-    # The second layer stands for those between the first and the last; it is module 2, as the embedding is module 0.
-    middle, last = owners[2], owners[2] + 1
-    names = [name for name, module in model.named_modules() if any(module is unit for unit in modules[2:4])]
-    stem = names[0].removesuffix("1")
-    between = [named(plans[middle], names[0], f"{stem}{number}") for number in range(1, traced + more - 1)]
-    tail = [named(plans[last], names[1], f"{stem}{config.layers - 1}"), *plans[last + 1 :]]
-    return RunLayout(
-        (*plans[:middle], *between, *tail),
-        (*owners[:2], *range(middle, middle + more + 1), *(at if at <= middle else at + more for at in owners[3:])),
-        (*slots[:2], *[slots[2]] * (more + 1), *slots[3:]),
-    )
+    found = find_units(model, ranks, None, decay_of, bucket_numel, align, dtypes_from(precision), persistence_numel)
+    units = [tuple(bucket.plan for bucket in unit.buckets) for unit in found]
+    owner = [*range(config.layers + 1), 0 if config.tied_head else config.layers + 1]
+    slots = []
+    for module in model.units():
+        buckets = next(unit.buckets for unit in found if any(module is one for one in unit.modules))
+        places = {key: place for place, bucket in enumerate(buckets) for key in bucket.slots}
+        slots.append(tuple(places[id(parameter)] for parameter in module.parameters()))
+    if more:
+        # The second layer, which is unit 2, stands for those between the first and the last.
+        between = [tuple(rename_layer(plan, layer) for plan in units[2]) for layer in range(1, config.layers - 1)]
+        units[2:4] = [*between, tuple(rename_layer(plan, config.layers - 1) for plan in units[3])]
+        slots[2:3] = slots[2:3] * (more + 1)
+    return RunLayout(tuple(units), tuple(owner), tuple(slots))
 
 
-def named(plans: Sequence[BucketPlan], old: str, new: str) -> tuple[BucketPlan, ...]:
-    """The plans of a unit under the name of another, which is laid out alike."""
-    found = []
-    for plan in plans:
-        slots = tuple(replace(slot, name=new + slot.name.removeprefix(old)) for slot in plan.layout.slots)
-        found.append(replace(plan, unit=new, layout=replace(plan.layout, slots=slots)))
-    return tuple(found)
+def rename_layer(plan: BucketPlan, layer: int) -> BucketPlan:
+    """The plan of one layer as that of another, which is laid out alike."""
+    unit = re.sub(r"\d+$", str(layer), plan.unit)
+    slots = tuple(replace(slot, name=unit + slot.name.removeprefix(plan.unit)) for slot in plan.layout.slots)
+    return replace(plan, unit=unit, layout=replace(plan.layout, slots=slots))

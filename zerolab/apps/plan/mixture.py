@@ -1,8 +1,7 @@
-"""A Mixtral-like model, to plan with: a Llama whose feed-forwards are several experts, of which each token takes some.
+"""A Mixtral-like model, to plan with: a Llama with several feed-forwards a layer, of which each token takes some.
 
-Its memory is that of a model whose router spreads tokens evenly, which is what training with a balancing loss comes to:
-each expert takes an equal share. Which tokens those are is not learned, so it is a model for the planner and its
-ledger, and not one to train. Jiang et al., arXiv 2401.04088.
+Each expert takes an equal share of the tokens, as with a balancing loss. Which those are is not learned, so it is no
+model to train. Jiang et al., arXiv 2401.04088.
 """
 
 from __future__ import annotations
@@ -20,10 +19,7 @@ from zerolab.models.llama import FeedForward
 
 @dataclass(frozen=True)
 class MixtureConfig(LlamaConfig):
-    """A Llama with `experts` feed-forwards a layer, of which each token takes `active`.
-
-    Raises InputError for fewer than one expert, and for more active ones than there are.
-    """
+    """A Llama with `experts` feed-forwards a layer, of which each token takes `active`."""
 
     experts: int = 8
     active: int = 2
@@ -66,16 +62,11 @@ class Mixture(Llama):
 
 
 def build_model(config: Config, checkpoint: bool = False, dropout: float = 0.0) -> LanguageModel:
-    """The model of a shape that the planner knows; a GPT-2 may have dropout."""
+    """The model of a config; a GPT-2 may have dropout."""
     if isinstance(config, MixtureConfig):
         return Mixture(config, checkpoint)
     return models.build_model(config, checkpoint=checkpoint, dropout=dropout)
 
 
-def unit_parameters(config: Config) -> tuple[int, ...]:
-    """Parameters of each unit, as `zerolab.models.unit_parameters` counts them."""
-    return models.unit_parameters(config, build_model)
-
-
 def parameter_count(config: Config) -> int:
-    return sum(unit_parameters(config))
+    return sum(models.unit_parameters(config, build_model))

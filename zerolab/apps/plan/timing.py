@@ -1,31 +1,19 @@
-"""How long a run's step takes, what of it is waiting for the wire, and where a stage becomes slower than the one
-before: the bandwidth, and the batch, below which communication binds."""
+"""How long a run's step takes, and what of it is waiting for the wire."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, field
 
 from zerolab.apps.cost import GPU, Machine, Network
 from zerolab.apps.cost.gpus import LINK_EFFICIENCY
-from zerolab.apps.plan.layout import RunLayout
 from zerolab.apps.plan.mixture import parameter_count
-from zerolab.apps.plan.needs import at_stage, dtype_of, layout_of, shards, widths_of, work_of
-from zerolab.apps.plan.simulator import Interconnect, StepBytes, StepSimulator
-from zerolab.apps.plan.trace import trace_layers
+from zerolab.apps.plan.simulator import StepSimulator
+from zerolab.apps.plan.trace import dtype_of
 from zerolab.collectives import Link
 from zerolab.flat.layout import check_count
-from zerolab.memory.states import ADAM
-from zerolab.offload.formats import format_of
-from zerolab.precision.recipe import Precision
 from zerolab.run import RunSpec
 
 WAITS = ("gather", "reduce", "norm", "publish")
-SLOWER = 1.01
-"""A step is slower than another if it takes one per cent longer."""
-LEAST_GBIT, MOST_GBIT = 0.01, 10_000.0
-BATCHES = (1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True)
@@ -33,11 +21,10 @@ class StepTime:
     """A step of one rank, in seconds.
 
     seconds        from the first forward to the new parameters
-    time_breakdown the same by what it was spent on: "compute", "optimizer", "offload", and waiting for collectives:
-                   "gather", "reduce", "norm", "publish"
+    time_breakdown the same by what it was spent on: "compute", "optimizer", "offload", and `WAITS`
     communication  in which collectives ran, whoever waited
     tokens         of the step, over all ranks
-    flop           floating-point operations of the model that a rank's tokens need, recomputation not counted
+    flop           floating-point operations that a rank's tokens need, without recomputation
     peak           of the device, in floating-point operations a second; None where it is not known
     """
 
@@ -60,7 +47,7 @@ class StepTime:
 
     @property
     def mfu(self) -> float | None:
-        """Model FLOPs utilization: what the model needs a second, as a share of the device's peak."""
+        """Model FLOPs utilization: what the model needs, as a share of the device's peak."""
         return None if self.peak is None else self.flop / self.seconds / self.peak
 
 
@@ -73,110 +60,29 @@ def predict_step(
     clips    gradients are clipped by their norm, as `zerolab train` does
     overlap  reductions run while backward goes on
     """
-    layout, stage = layout_of(run), shards(run)
-    step = StepSimulator(
-        layout, stage, widths_of(run), run.prefetch, run.places, run.limits.on(run.on_gpus),
-        wire=Interconnect(run.ranks, network, machine), reduction=run.reduction, overlap=overlap,
-    )  # fmt: skip
-    step.run(trace_layers(run.architecture, work_of(run)), run.micro_batches, not run.defer_reduction)
-    step.finish(step_bytes(run, layout, stage), clips)
+    step = StepSimulator(run, machine=machine, network=network, overlap=overlap)
+    step.run_micro_batches()
+    step.step_optimizer(clips)
     tokens = run.batch_size * run.seq_len
     peak = machine.peak.get(dtype_of(run).itemsize)
     return StepTime(step.now, dict(step.time_breakdown), step.carried, tokens, model_flop(run), peak)
 
 
 def model_flop(run: RunSpec) -> float:
-    """6 a parameter and token, and 12 L h T a token for the scores of attention (PaLM, arXiv 2204.02311, app. B)."""
+    """6 a parameter and token, and 12 L h T a token for attention's scores (arXiv 2204.02311, app. B)."""
     tokens = run.micro_batches * run.micro_batch_size * run.seq_len
     config = run.architecture
     return tokens * (6.0 * parameter_count(config) + 12.0 * config.layers * config.dim * run.seq_len)
-
-
-def step_bytes(run: RunSpec, layout: RunLayout, stage: int) -> StepBytes:
-    """What AdamW moves of a rank's share: parameters and both moments read and written, gradients read. A state that
-    rests in another dtype is decoded and encoded besides. What clipping moves stands apart."""
-    recipe, width = run.dtypes or Precision(), dtype_of(run).itemsize
-    plans = [plan for plan in layout.plans if plan.trainable]
-    numel = sum(plan.layout.numel if stage == 0 else plan.layout.shard_numel for plan in plans)
-    form = format_of(dtype_of(run), run.dtypes, run.places, ADAM)
-    hand = form.step_dtype.itemsize
-    resting = [codec.dtype.itemsize for codec in (*form.states.values(), *([form.main] if form.main else []))]
-    touched = hand * (2 + 2 * 2 + 1) + sum(2 * (rest + hand) for rest in resting if rest != hand)
-    if form.main is not None:
-        touched += hand + width
-    calls = len(plans)
-    grads = recipe.itemsize("main_grads")
-    published = numel * width if run.places.parameters == "device" else 0
-    return StepBytes(numel * grads, numel * 2 * hand, numel * touched, numel * 2 * sum(resting), published, calls)
 
 
 def network_of(
     gpu: GPU, ranks: int, node_size: int = 8, gbit_per_s: float = 400.0, latency_us: float = 14.0,
     cards: int | None = None, algorithm: str = "ring",
 ) -> Network:  # fmt: skip
-    """Links of GPUs by the table: inside a node the GPU's own, between nodes `cards` network cards (one a GPU, if none
-    are given) of `gbit_per_s` gigabits a second; rings reach four fifths of each. `latency_us` is a message's between
-    nodes; inside it is 4."""
+    """Links of GPUs: inside a node their own, between nodes `cards` network cards (None: one a GPU)."""
     check_count("node_size", node_size)
     inside = Link(8 * LINK_EFFICIENCY * gpu.link_gbyte_per_s, 4.0)
     if ranks <= node_size:
         return Network(inside)
     between = Link(LINK_EFFICIENCY * gbit_per_s, latency_us)
     return Network(inside, between, node_size, node_size if cards is None else cards, algorithm)
-
-
-def by_stage(run: RunSpec, machine: Machine, network: Network | Link | None) -> dict[int, StepTime]:
-    """The step at each stage that the run's precision allows."""
-    stages = (run.dtypes or Precision()).stages
-    return {stage: predict_step(at_stage(run, stage), machine, network) for stage in stages}
-
-
-@dataclass(frozen=True)
-class Crossing:
-    """When a stage is slower than the one before.
-
-    gbit_per_s  below so many gigabits a second of a link (between nodes, or inside the only one); None: at none from
-                `LEAST_GBIT` to `MOST_GBIT`
-    batch       with less than so many sequences in a micro-batch; 1: with none, None: with all of `BATCHES`
-    """
-
-    stage: int
-    before: int
-    gbit_per_s: float | None
-    batch: int | None
-
-
-def with_bandwidth(network: Network, gbit_per_s: float) -> Network:
-    """The same network with other links between nodes, or inside the only one."""
-    if network.between is None:
-        return replace(network, inside=Link(gbit_per_s, network.inside.latency_us))
-    return replace(network, between=Link(gbit_per_s, network.between.latency_us))
-
-
-def crossings(run: RunSpec, machine: Machine, network: Network) -> Iterator[Crossing]:
-    """For each stage that the run's precision allows, from the second on."""
-    for before, stage in pairwise((run.dtypes or Precision()).stages):
-
-        def is_slower(one: RunSpec, net: Network, pair: tuple[int, int] = (before, stage)) -> bool:
-            first, second = (predict_step(at_stage(one, at), machine, net).seconds for at in pair)
-            return second > SLOWER * first
-
-        gbit = highest(lambda gbit: is_slower(run, with_bandwidth(network, gbit)))
-        batches = (batch for batch in BATCHES if not is_slower(run.but(micro_batch_size=batch), network))
-        yield Crossing(stage, before, gbit, next(batches, None))
-
-
-def highest(slower: Callable[[float], bool]) -> float | None:
-    """The highest bandwidth at which a stage is slower, to 2 %: by steps down, then by halving."""
-    above, gbit = MOST_GBIT, MOST_GBIT
-    while not slower(gbit):
-        above, gbit = gbit, gbit / 4
-        if gbit < LEAST_GBIT:
-            return None
-    if gbit == MOST_GBIT:
-        return gbit
-    low = gbit
-    while above / low > 1.02:
-        middle = (above * low) ** 0.5
-        low, above = (middle, above) if slower(middle) else (low, middle)
-    return low

@@ -1,19 +1,15 @@
-"""What a model's forward and backward compute, make and let go, without memory: a run on the meta device.
+"""What a model's forward and backward compute, make and let go: a run on the meta device.
 
-    trace_layers(config, Work(batch=1, tokens=2048, dtype=torch.bfloat16))
-                         forward of the embedding, of block 0, ..., the loss; backward of the head, of block L-1, ...
-
-Layers repeat, so three of them are run, and the middle one stands for all between the first and the last: a model of
-126 layers costs no more than one of three. Sizes are those that torch's own operations give, which are the same on the
-meta device as on a CPU; what a kernel takes and frees inside one operation is in no ledger (`zerolab.memory.track`).
+Layers repeat, so three of them are run, and the middle one stands for all between the first and the last. What a kernel
+takes and frees inside one operation is in no ledger.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial, wraps
+from contextlib import ContextDecorator
+from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -26,18 +22,19 @@ from zerolab.apps.cost.machine import Operation, operation_of
 from zerolab.apps.plan.mixture import build_model
 from zerolab.memory.track import default_kind
 from zerolab.models import Config, LanguageModel
+from zerolab.precision.recipe import Precision
+from zerolab.run import RunSpec
 
 META = torch.device("meta")
 TRACED_LAYERS = 3
-"""The first and the last layer have other neighbours than those between, so one stands for these."""
+"""The first and the last layer have other neighbours than those between."""
 
 
 class Work(NamedTuple):
-    """What one micro-batch computes: `batch` sequences of `tokens`, in the dtype of the parameters.
+    """What one micro-batch computes, in the dtype of the parameters.
 
     checkpoint  layers keep their input and are computed anew in backward
-    dropout     the share of activations that a GPT-2 leaves out; its masks are kept for backward
-    attention   "flash": by a kernel that stores no scores; "eager": softmax(q k) v, with the scores kept for backward
+    attention   "flash": by a kernel that stores no scores; "eager": with the scores kept for backward
     """
 
     batch: int
@@ -48,46 +45,38 @@ class Work(NamedTuple):
     dropout: float = 0.0
 
 
-class AllocationDelta(NamedTuple):
-    """How memory changes between two events of hooks: (activations, other) where their sum is highest, and at the end.
-    What is made while gradients are recorded is activations, all else other."""
+class HookEvent(NamedTuple):
+    """What a module has done since the last event, and which hook it calls then.
 
-    top: tuple[int, int] = (0, 0)
-    end: tuple[int, int] = (0, 0)
+    hook        pre_forward: its forward begins, also where a checkpoint repeats it inside backward
+                post_forward: its forward ended
+                pre_backward: in backward, the gradient of its output has come
+                gradient: in backward, that of a parameter (its number); it is dropped when it has been taken
+                "": none, its part ends
+    top, end    how memory has changed: (activations, other) where their sum is highest, and at the end; None: in
+                nothing. What is made while gradients are recorded is activations
+    operations  what the device computed, in order, beside the engine's own
+    """
 
-
-class Computing(NamedTuple):
-    """What a device computes between two events of hooks, in order, beside the engine's own."""
-
+    hook: str
+    module: int
+    parameter: int
+    top: tuple[int, int] | None
+    end: tuple[int, int]
     operations: tuple[Operation, ...]
 
 
-class HookEvent(NamedTuple):
-    """What happens in a module of the model (its number), which calls one of the engine's hooks:
-
-    pre_forward   its forward begins, also where a checkpoint repeats it inside backward
-    post_forward  its forward ended
-    pre_backward  in backward, the gradient of its output has come
-    gradient      in backward, the gradient of one of its parameters (its number); it is dropped when it has been taken
-    """
-
-    what: str
-    module: int
-    parameter: int = 0
-
-
-@dataclass(frozen=True)
-class TracedPart:
-    """What happens in one module in forward or in backward (`phase`). The loss stands with the head."""
+class TracedPart(NamedTuple):
+    """What happens in one module in forward or in backward; the loss stands with the head."""
 
     phase: str
     module: int
-    events: tuple[AllocationDelta | Computing | HookEvent, ...]
+    events: list[HookEvent]
 
 
-class Flash(TorchFunctionMode):
-    """Attention by the kernel that stores no scores, which torch does not choose on the meta device. Dropout is that of
-    GPUs, whose kernels keep a byte for each activation, and for scores none."""
+class Flash(TorchFunctionMode, ContextDecorator):
+    """Attention by the kernel that stores no scores, which torch does not choose on the meta device. Dropout keeps a
+    byte for each activation, as on GPUs, and for scores none."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.scaled_dot_product_attention:
@@ -97,34 +86,24 @@ class Flash(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def with_flash(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    @wraps(forward)
-    def run(*args: Any, **kwargs: Any) -> Tensor:
-        with Flash():
-            return forward(*args, **kwargs)
-
-    return run
-
-
 class MetaRecorder(TorchDispatchMode):
-    """Notes each storage on the meta device that comes and goes, and what operations compute, between hooks that are
-    those of `zerolab.zero.schedule` and `zerolab.zero.reducer`."""
+    """Notes each storage that comes and goes, and what operations compute, between hooks."""
 
     def __init__(self, model: LanguageModel, inputs: Tensor) -> None:
         super().__init__()
-        self.parts: list[tuple[str, int, list[AllocationDelta | Computing | HookEvent]]] = [("forward", 0, [])]
+        self.parts = [TracedPart("forward", 0, [])]
+        self.top: tuple[int, int] | None = None
+        self.end = (0, 0)
         self.operations: list[Operation] = []
-        self.in_backward = False
-        storages = [tensor.untyped_storage() for tensor in (inputs, *model.parameters())]
-        self._known: dict[int, Any] = {storage._cdata: weakref.ref(storage) for storage in storages}
-        owned: set[int] = set()
+        self.seen = weakref.WeakSet(tensor.untyped_storage() for tensor in (inputs, *model.parameters()))
+        owned: set[nn.Parameter] = set()
         for number, module in enumerate(model.units()):
             module.register_forward_pre_hook(partial(self._before, number))
             module.register_forward_hook(partial(self._after, number))
             for place, parameter in enumerate(module.parameters()):
-                if id(parameter) not in owned:
-                    owned.add(id(parameter))
-                    parameter.register_post_accumulate_grad_hook(partial(self._taken, number, place))
+                if parameter not in owned:
+                    owned.add(parameter)
+                    parameter.register_post_accumulate_grad_hook(partial(self._drop, number, place))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -136,62 +115,42 @@ class MetaRecorder(TorchDispatchMode):
         return result
 
     def _see(self, storage: torch.UntypedStorage) -> None:
-        key, nbytes = storage._cdata, storage.nbytes()
-        seen = self._known.get(key)
-        if (seen is not None and seen() is storage) or not nbytes:
-            return
-        kind = default_kind(inside_call=False)
-        self._note(kind, nbytes)
-
-        def gone(ref: Any) -> None:
-            self._note(kind, -nbytes)
-            if self._known.get(key) is ref:
-                del self._known[key]
-
-        self._known[key] = weakref.ref(storage, gone)
+        if storage not in self.seen and (nbytes := storage.nbytes()):
+            self.seen.add(storage)
+            kind = default_kind(inside_call=False)
+            self._note(kind, nbytes)
+            weakref.finalize(storage, self._note, kind, -nbytes)
 
     def _note(self, kind: str, nbytes: int) -> None:
-        events = self.parts[-1][2]
-        before = AllocationDelta()
-        if events and isinstance(last := events[-1], AllocationDelta):
-            before = last
-            events.pop()
-        activations, other = before.end
-        end = (activations + nbytes, other) if kind == "activations" else (activations, other + nbytes)
-        events.append(AllocationDelta(end if sum(end) > sum(before.top) else before.top, end))
+        activations, other = self.end
+        self.end = (activations + nbytes, other) if kind == "activations" else (activations, other + nbytes)
+        self.top = max(self.top or (0, 0), self.end, key=sum)
 
-    def end_computing(self) -> None:
-        """What was computed since the last event is one event."""
-        if self.operations:
-            self.parts[-1][2].append(Computing(tuple(self.operations)))
-            self.operations.clear()
+    def end_event(self, hook: str, module: int, parameter: int = 0) -> None:
+        self.parts[-1].events.append(HookEvent(hook, module, parameter, self.top, self.end, tuple(self.operations)))
+        self.top, self.end, self.operations = None, (0, 0), []
 
     def begin_part(self, phase: str, module: int) -> None:
-        self.end_computing()
-        self.in_backward = phase == "backward"
-        self.parts.append((phase, module, []))
-
-    def _call(self, what: str, module: int, parameter: int = 0) -> None:
-        self.end_computing()
-        self.parts[-1][2].append(HookEvent(what, module, parameter))
+        self.end_event("", self.parts[-1].module)
+        self.parts.append(TracedPart(phase, module, []))
 
     def _before(self, number: int, _module: nn.Module, _inputs: Any) -> None:
-        if number and not self.in_backward:
+        if number and self.parts[-1].phase == "forward":
             self.begin_part("forward", number)
-        self._call("pre_forward", number)
+        self.end_event("pre_forward", number)
 
     def _after(self, number: int, _module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        if not self.in_backward:
-            self._call("post_forward", number)
-            output.grad_fn.register_prehook(partial(self._returned, number))  # type: ignore[union-attr]
+        if self.parts[-1].phase == "forward":
+            self.end_event("post_forward", number)
+            output.grad_fn.register_prehook(partial(self._return, number))  # type: ignore[union-attr]
 
-    def _returned(self, number: int, _gradients: Any) -> None:
-        if self.parts[-1][1] != number:
+    def _return(self, number: int, _gradients: Any) -> None:
+        if self.parts[-1].module != number:
             self.begin_part("backward", number)
-        self._call("pre_backward", number)
+        self.end_event("pre_backward", number)
 
-    def _taken(self, number: int, place: int, parameter: Tensor) -> None:
-        self._call("gradient", number, place)
+    def _drop(self, number: int, place: int, parameter: Tensor) -> None:
+        self.end_event("gradient", number, place)
         parameter.grad = None
 
 
@@ -201,15 +160,15 @@ def run_once(config: Config, work: Work) -> list[TracedPart]:
         model = build_model(config, work.checkpoint, work.dropout).to(work.dtype)
         inputs, targets = torch.empty(2, work.batch, work.tokens, dtype=torch.int64).unbind()
     for module in model.units() if work.attention == "flash" else ():
-        # Around each forward, so that one which a checkpoint repeats in the middle of backward has it, too.
-        module.forward = with_flash(module.forward)
+        # Around each forward, also one that a checkpoint repeats in the middle of backward.
+        module.forward = Flash()(module.forward)
     with MetaRecorder(model, inputs) as recorder:
         loss = model(inputs, targets)
         recorder.begin_part("backward", config.layers + 1)
         loss.backward()
         del loss
-    recorder.end_computing()
-    return [TracedPart(phase, module, tuple(events)) for phase, module, events in recorder.parts]
+        recorder.end_event("", 0)
+    return recorder.parts
 
 
 @lru_cache(maxsize=256)
@@ -219,17 +178,23 @@ def trace_layers(config: Config, work: Work) -> tuple[TracedPart, ...]:
     more = config.layers - traced
     found: list[TracedPart] = []
     for part in run_once(replace(config, layers=traced), work):
-        if part.module == 2 and more:
-            copies = [moved(part, extra) for extra in range(more + 1)]
-            found += copies if part.phase == "forward" else reversed(copies)
-        else:
-            found.append(moved(part, more) if part.module > 2 and more else part)
+        extra = range(more + 1) if part.module == 2 else [more if part.module > 2 else 0]
+        copies = [shift_part(part, by) for by in extra]
+        found += copies if part.phase == "forward" else reversed(copies)
     return tuple(found)
 
 
-def moved(part: TracedPart, by: int) -> TracedPart:
+def shift_part(part: TracedPart, by: int) -> TracedPart:
     """The same part of a later module. (Bytes that belong to a neighbour stay where they are noted.)"""
-    events = tuple(
-        event._replace(module=event.module + by) if isinstance(event, HookEvent) else event for event in part.events
-    )
+    events = [event._replace(module=event.module + by) for event in part.events]
     return TracedPart(part.phase, part.module + by, events)
+
+
+def work_of(run: RunSpec) -> Work:
+    # Torch's attention on CPUs keeps the scores where some of them are dropped.
+    attention = run.attention if run.on_gpus or not run.dropout else "eager"
+    return Work(run.micro_batch_size, run.seq_len, dtype_of(run), run.checkpoint_activations, attention, run.dropout)
+
+
+def dtype_of(run: RunSpec) -> torch.dtype:
+    return (run.dtypes or Precision()).dtype("params")

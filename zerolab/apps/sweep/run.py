@@ -16,7 +16,7 @@ import torch
 from zerolab import __version__
 from zerolab.apps.cost import Machine
 from zerolab.apps.cost.calibration import Seconds, machine_from, measure_ranks
-from zerolab.apps.cost.machine import constant
+from zerolab.apps.cost.machine import constant_rate
 from zerolab.apps.sweep.cases import SweepCase
 from zerolab.apps.sweep.measure import predict_times, run_traced
 from zerolab.apps.sweep.rows import DONE, FAILED, TABLE, Row, hold, make_csv, read_rows, write_file, write_rows
@@ -107,8 +107,8 @@ def find_machine(case: SweepCase, seconds: BySeconds, folder: Path) -> Machine |
     None for GPUs."""
     config, places = case.config, case.config.places
     if config.world != "processes":
-        speeds = {("matmul", 4): constant(config.gflop_per_s * 1e9)}
-        return Machine(config.world, speeds, constant(config.gbyte_per_s * 1e9))
+        speeds = {("matmul", 4): constant_rate(config.gflop_per_s * 1e9)}
+        return Machine(config.world, speeds, constant_rate(config.gbyte_per_s * 1e9))
     if torch.cuda.is_available() and config.device != "cpu":
         return None
 

@@ -24,7 +24,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from zerolab.apps.cost.calibration import Seconds, carried
+from zerolab.apps.cost.calibration import Seconds, measure_carrying
 from zerolab.apps.sweep.cases import SweepCase
 from zerolab.apps.sweep.measure import Figures, run_traced
 from zerolab.collectives import Link
@@ -57,7 +57,7 @@ def check_wires(link: Link | None) -> None:
 
 def carry_on_wires(hosts: int, ranks: int) -> Seconds:
     """Seconds of a processor that each rank's collectives take on shaped wires."""
-    measure = partial(launch, carried, ranks=None, collectives="ring", device="cpu", prints="quiet")
+    measure = partial(launch, measure_carrying, ranks=None, collectives="ring", device="cpu", prints="quiet")
     # Of all results a process that joins a world has that of its own rank.
     return dict(call_on_hosts(hosts, ranks, Link(1.0, 0.0), measure)[0])
 

@@ -102,7 +102,7 @@ function total(book) {
   return Object.entries(book).reduce((sum, [kind, bytes]) => (kind === "host" ? sum : sum + bytes), 0);
 }
 
-/** The settings with the smallest change that makes a run fit, in the order of zerolab.apps.plan.needs.changes. */
+/** The settings with the smallest change that makes a run fit, in the order of zerolab.apps.plan.footprint.changes. */
 function advice(data, settings, limit) {
   const stages = data.precisions[settings.precision].filter((at) => at >= settings.stage);
   const hosts = settings.offload === data.offloads[0] ? data.offloads.slice(0, 2) : [settings.offload];

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from zerolab.apps.plan import SHAPES, Shape, needs
-from zerolab.apps.plan.needs import DEVICE
+from zerolab.apps.plan import SHAPES, Shape, make_gpt, predict_peak
+from zerolab.apps.plan.footprint import DEVICE
 from zerolab.course.viz.calculator import GPUS
 from zerolab.course.viz.looks import MEMORY
 from zerolab.errors import InputError
@@ -38,8 +38,8 @@ PLACES = [*((offload, stage) for offload in ("nothing", "optimizer") for stage i
 """What may rest on the host at which stage."""
 KINDS = (*DEVICE, "host")
 OWN = "a size of your own"
-LAYERS = sorted({1, 2, 4, 8, 16, 64, 80, 128, *(shape.layers for shape in SHAPES.values())})
-WIDTHS = sorted({256, 512, 2048, 8192, 16384, *(shape.hidden for shape in SHAPES.values())})
+LAYERS = sorted({1, 2, 4, 8, 16, 64, 80, 128, *(shape.config.layers for shape in SHAPES.values())})
+WIDTHS = sorted({256, 512, 2048, 8192, 16384, *(shape.config.dim for shape in SHAPES.values())})
 HEAD = 64
 """The size of a head in a model of one's own; it divides every width."""
 TOKENS = [2**power for power in range(6, 12)]
@@ -116,7 +116,7 @@ def column(values: list[int]) -> list[Any]:
 
 def table(shape: Shape, tokens: int, precision: str, batch: int = 1) -> list[list[Any]]:
     """By kind the column of the bytes of one rank at the peak of a step, for each of `settings`."""
-    rows = [needs(run_of(shape, tokens, precision, *one, batch)) for one in settings(precision)]
+    rows = [predict_peak(run_of(shape, tokens, precision, *one, batch)) for one in settings(precision)]
     return [column([int(row[kind]) for row in rows]) for kind in KINDS]
 
 
@@ -135,7 +135,11 @@ def own_record() -> dict[str, Any]:
     """What a kernel gives to the scene: as `record`, with all known models, sizes of one's own and other batches, whose
     numbers are computed when they are asked for (`answered`)."""
     known = {
-        name: {"tokens": [at for at in TOKENS if at <= shape.context], "layers": shape.layers, "width": shape.hidden}
+        name: {
+            "tokens": [at for at in TOKENS if at <= shape.config.max_seq_len],
+            "layers": shape.config.layers,
+            "width": shape.config.dim,
+        }
         for name, shape in SHAPES.items()
     }
     return record() | {
@@ -162,7 +166,7 @@ def answered(data: dict[str, Any], chosen: dict[str, Any]) -> dict[str, Any]:
 
 def shape_of(model: str, layers: int, width: int) -> Shape:
     """The shape of a known model, or one of this size."""
-    return SHAPES.get(model) or Shape(f"{layers} layers of width {width}", layers, width, width // HEAD)
+    return SHAPES.get(model) or make_gpt(f"{layers} layers of width {width}", layers, width, width // HEAD)
 
 
 def write() -> None:

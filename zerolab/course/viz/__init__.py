@@ -1,7 +1,6 @@
 """Pictures of the course: pure functions from settings or traces to a figure and its numbers as text."""
 
 from zerolab.course.viz.bars import bars
-from zerolab.course.viz.best import best_map
 from zerolab.course.viz.buckets import bucket_explorer
 from zerolab.course.viz.calculator import memory_calculator
 from zerolab.course.viz.changes import Changes
@@ -34,7 +33,6 @@ __all__ = [
     "Source",
     "StepRun",
     "bars",
-    "best_map",
     "bucket_explorer",
     "compared_pipelines",
     "curve",

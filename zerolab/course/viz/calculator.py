@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from zerolab.apps.plan import GB, advice, gpu_bytes, needs
+from zerolab.apps.plan import GB, advice, gpu_bytes, predict_peak
+from zerolab.apps.plan.footprint import DEVICE, at_stage, name_changes
 from zerolab.apps.plan.mixture import parameter_count
-from zerolab.apps.plan.needs import DEVICE, at_stage, changed
 from zerolab.course.viz.looks import MEMORY
 from zerolab.course.viz.picture import Picture, blank, figures, text_table
 from zerolab.errors import InputError
@@ -23,7 +23,7 @@ def memory_calculator(run: RunSpec, gpu: str = "80 GB") -> Picture:
     if gpu not in GPUS:
         raise InputError(f"there is no GPU of {gpu!r}; choose one of {', '.join(GPUS)}")
     runs = [at_stage(run, stage) for stage in (run.dtypes or Precision()).stages]
-    books = [needs(one) for one in runs]
+    books = [predict_peak(one) for one in runs]
     figure = blank(7.6, 3.2)
     axes = figure.add_subplot()
     bottoms = [0.0] * len(runs)
@@ -65,7 +65,7 @@ def memory_calculator(run: RunSpec, gpu: str = "80 GB") -> Picture:
 def calculator_text(run: RunSpec, gpu: str) -> tuple[str, str, str]:
     """What the calculator comes to, in a sentence; the same for who does not see it; and its numbers as a table."""
     runs = [at_stage(run, stage) for stage in (run.dtypes or Precision()).stages]
-    books = [needs(one) for one in runs]
+    books = [predict_peak(one) for one in runs]
     # What no stage has is neither drawn nor listed.
     kinds = [kind for kind in DEVICE if any(book[kind] for book in books)]
     totals = [gpu_bytes(one) for one in runs]
@@ -89,4 +89,4 @@ def verdict(run: RunSpec, limit: float, gpu: str) -> str:
     short = f"Stage {run.stage} needs {gpu_bytes(run) / GB:.1f} GB, more than a GPU of {gpu} has"
     if found is None:
         return f"{short}, and no stage on up to 8192 ranks makes it fit."
-    return f"{short}; it fits with {' and '.join(changed(run, found))}: {gpu_bytes(found) / GB:.1f} GB."
+    return f"{short}; it fits with {' and '.join(name_changes(run, found))}: {gpu_bytes(found) / GB:.1f} GB."

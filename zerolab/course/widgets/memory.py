@@ -27,8 +27,8 @@ def memory_sliders(**start: object) -> Living:
     first = SHAPES["GPT-3 6.7B"]
     controls = {
         "model": Dropdown(options=[*SHAPES, CUSTOM], value=first.name, description="model", **WIDE),
-        "layers": SelectionSlider(options=LAYERS, value=first.layers, description="layers", **WIDE),
-        "width": SelectionSlider(options=WIDTHS, value=first.hidden, description="width", **WIDE),
+        "layers": SelectionSlider(options=LAYERS, value=first.config.layers, description="layers", **WIDE),
+        "width": SelectionSlider(options=WIDTHS, value=first.config.dim, description="width", **WIDE),
         "gpu": Dropdown(options=list(GPUS), value="80 GB", description="memory of a GPU", **WIDE),
         "ranks": SelectionSlider(options=RANKS, value=8, description="ranks", **WIDE),
         "stage": SelectionSlider(options=[0, 1, 2, 3], value=0, description="stage", **WIDE),
@@ -62,11 +62,11 @@ def link_sizes(model: Dropdown, layers: SelectionSlider, width: SelectionSlider)
     def follow(change: Any) -> None:
         if shape := SHAPES.get(change["new"]):
             with layers.hold_trait_notifications(), width.hold_trait_notifications():
-                layers.value, width.value = shape.layers, shape.hidden
+                layers.value, width.value = shape.config.layers, shape.config.dim
 
     def leave(_: Any) -> None:
         shape = SHAPES.get(model.value)
-        if shape and (layers.value, width.value) != (shape.layers, shape.hidden):
+        if shape and (layers.value, width.value) != (shape.config.layers, shape.config.dim):
             model.value = CUSTOM
 
     # Before a Living hears of a change, so that it never draws one size under another's name.
@@ -79,8 +79,8 @@ def link_context(model: Dropdown, tokens: SelectionSlider) -> None:
     """A sequence is never longer than the model's context: the slider goes back to it."""
 
     def clamp(_: Any) -> None:
-        if (shape := SHAPES.get(model.value)) and tokens.value > shape.context:
-            tokens.value = shape.context
+        if (shape := SHAPES.get(model.value)) and tokens.value > (longest := shape.config.max_seq_len):
+            tokens.value = longest
 
     # Before a Living hears of a change, so that it never draws a sequence that is too long.
     model.observe(clamp, names="value")
