@@ -44,7 +44,6 @@ class Mailboxes:
             return self.boxes[address].popleft()
 
     def fail(self, error: Exception) -> None:
-        """Wake all who wait for a message: none comes any more."""
         with self.changed:
             self.errors.append(error)
             self.changed.notify_all()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import zlib
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,6 +20,7 @@ import torch
 
 from zerolab.collectives.call import Call, Group
 from zerolab.errors import InputError
+from zerolab.flat.layout import round_up
 from zerolab.gpu import door
 
 CPU = torch.device("cpu")
@@ -29,8 +31,6 @@ RowOf = Callable[[int], list[int]]
 
 
 class Request(Protocol):
-    """A message under way."""
-
     def wait(self) -> None: ...
 
 
@@ -95,7 +95,6 @@ class Transport(ABC):
         """Raise if what the rank function has returned means nothing outside this world."""
 
     def now(self) -> float:
-        """Seconds of this world's clock: real in processes, virtual in lockstep."""
         return time.perf_counter()
 
     def all_gather_ints(
@@ -121,8 +120,9 @@ class Transport(ABC):
         """Return every rank's text, in rank order; see `all_gather_ints`."""
         own = text.encode()
         longest = max(length for (length,) in self.all_gather_ints([len(own)], None, group))
-        rows = self.all_gather_ints([*own.ljust(longest, b"\0")], None, group)
-        return [bytes(row).rstrip(b"\0").decode() for row in rows]
+        padded = memoryview(own.ljust(round_up(longest, 8), b"\0"))
+        rows = self.all_gather_ints(padded.cast("q").tolist(), None, group)
+        return [array("q", row).tobytes().rstrip(b"\0").decode() for row in rows]
 
     def close(self) -> None:
         """Give back what the transport holds."""
@@ -135,8 +135,6 @@ class Transport(ABC):
 
 
 def passed_on(name: str) -> Callable[..., Any]:
-    """A method that calls the inner transport's of this name."""
-
     def method(self: WrappedTransport, *args: Any, **kwargs: Any) -> Any:
         return getattr(self.inner, name)(*args, **kwargs)
 

@@ -18,8 +18,6 @@ Tensor = torch.Tensor
 
 
 class VirtualCollectives(RingCollectives):
-    """Every collective of a rank whose peers are virtual."""
-
     def _reduce_scatter(self, tensor: Tensor, out: Tensor, average: bool) -> None:
         if self.size == 1:
             out.copy_(tensor)

@@ -11,8 +11,9 @@ the table (`table.py`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from typing import Protocol
 
 import torch
 
@@ -20,28 +21,65 @@ from zerolab.collectives.contract import Collectives
 from zerolab.collectives.handle import Handle
 from zerolab.flat.layout import BucketPlan
 from zerolab.flat.views import address, nothings, point, point_at, shard_of, view, zero_gaps
-from zerolab.zero.table import Dtypes, StateTable
-from zerolab.zero.tier import DeviceTier
+from zerolab.zero.table import StateTable
 
 Tensor = torch.Tensor
 
 
-class Memory(Protocol):
-    """How the storage of gathered parameters gets its memory, and leaves it."""
+class DeviceTier:
+    """States on the device. Who fetches a shard, and starts what reads it, does both within `beside`: on the stream of
+    the copies, where parameters are stored off the GPU."""
 
-    def fill(self, storage: torch.UntypedStorage, nbytes: int) -> None: ...
+    def __init__(self, comm: Collectives) -> None:
+        self.comm = comm
+        self.beside: AbstractContextManager[None] = nullcontext()
 
-    def empty(self, storage: torch.UntypedStorage) -> None: ...
-
-
-class TorchMemory:
-    """By torch's allocator."""
-
-    def fill(self, storage: torch.UntypedStorage, nbytes: int) -> None:
+    def resize(self, storage: torch.UntypedStorage, nbytes: int) -> None:
+        """Give the storage of gathered parameters its memory, or, with 0 bytes, take it."""
         storage.resize_(nbytes)
 
-    def empty(self, storage: torch.UntypedStorage) -> None:
-        storage.resize_(0)
+    def prepare(self, buckets: Sequence[Bucket]) -> None:
+        """Before the first `keep`: these buckets will come."""
+
+    def keep(self, bucket: Bucket, shard: Tensor) -> Tensor:
+        """Take a shard of parameters; returns what of it stays in memory."""
+        return self.comm.allocate(shard.numel(), bucket.dtypes.shard).copy_(shard)
+
+    def prefetch(self, bucket: Bucket) -> None:
+        """The shard will soon be fetched: begin to read it, if that takes long."""
+
+    def fetch(self, bucket: Bucket, mine: Tensor) -> Tensor:
+        """The shard as it travels when the unit is gathered. Where it is stored elsewhere or in a wider dtype that is a
+        copy in `mine`, this rank's part of the gathered bucket."""
+        return bucket.shard if bucket.shard.dtype == mine.dtype else mine.copy_(bucket.shard)
+
+    def open(self, bucket: Bucket) -> Tensor:
+        """What this rank's optimizer updates of the parameters, to be written; buckets come one after the other."""
+        return bucket.shard
+
+    def put(self, target: Tensor, values: Tensor, stays: bool) -> None:
+        """Write new values to what was opened; `stays`: nobody overwrites `values`, or lets them go, before `flush`."""
+        target.copy_(values)
+
+    def flush(self) -> None:
+        """After the last one is written: return once all is where it is stored."""
+
+    def forget(self) -> None:
+        """When what writes here ends half-way: wait for transfers under way, and let their buffers go."""
+
+    def allocate_gradients(self, numel: int, dtype: torch.dtype) -> Tensor:
+        """Memory for averaged gradients, where the optimizer uses them."""
+        return self.comm.allocate(numel, dtype)
+
+    def add_gradients(self, total: Tensor, more: Tensor, begun: bool) -> None:
+        """Add to a sum of gradients, whatever its dtype; or begin it."""
+        if begun:
+            total.add_(more)
+        else:
+            total.copy_(more)
+
+    def await_gradients(self) -> None:
+        """Return once what was added is here."""
 
 
 class Bucket:
@@ -56,20 +94,18 @@ class Bucket:
     gradients  those of this step
     """
 
-    rows: StateTable
     comm: Collectives
     tier: DeviceTier
-    memory: Memory
     whole: Tensor
     shard: Tensor
 
-    def __init__(self, plan: BucketPlan, parameters: list[torch.nn.Parameter], dtypes: Dtypes) -> None:
-        self.plan = plan
+    def __init__(self, plan: BucketPlan, parameters: list[torch.nn.Parameter], rows: StateTable) -> None:
+        self.plan, self.rows = plan, rows
         self.layout = plan.layout
         self.parameters = parameters
         self.slots = dict(zip(map(id, parameters), plan.layout.slots, strict=True))
-        self.dtype = dtypes.params
-        self.dtypes = dtypes
+        self.dtype = rows.dtypes.params
+        self.dtypes = rows.dtypes
         self.trainable = plan.trainable
         self.persistent = plan.persistent
         self.views: list[Tensor] = []
@@ -79,7 +115,6 @@ class Bucket:
 
     @property
     def complete(self) -> bool:
-        """Whether this backward has brought the gradient of every parameter."""
         return len(self.gradients.arrived) == len(self.layout.slots)
 
     @cached_property
@@ -93,7 +128,6 @@ class Bucket:
         return self.layout.shard(self.comm.rank) if self.rows.owned else (0, self.layout.numel)
 
     def own_part(self, whole: Tensor) -> Tensor:
-        """What this rank owns of a buffer as long as the bucket."""
         start, stop = self.owned
         return whole[start:stop]
 
@@ -107,7 +141,7 @@ class Bucket:
         """Free the gathered parameters. Autograd saves views of them for backward (a linear layer saves its weight
         transposed); those share the storage, so they find the values again when backward gathers the bucket."""
         point(self.parameters, self.nothings)
-        self.memory.empty(self.whole.untyped_storage())
+        self.tier.resize(self.whole.untyped_storage(), 0)
 
     def reduce(self, overlap: bool) -> Handle:
         """Start to average the local gradients over the ranks. The handle's result is the average: of the whole bucket,
@@ -166,13 +200,13 @@ class Bucket:
             gradients.reduced = self._whole_buffer(dtypes.main_grads)
         if gradients.local is None:
             # The first gradients of a step may be reduced where they stay; later ones must not mix with their sum.
-            stays = not row.depth and dtypes.one_gradient and not gradients.summed
+            alike = dtypes.grads == dtypes.reduce == dtypes.main_grads
+            stays = alike and not (row.depth or gradients.summed)
             gradients.local = gradients.reduced if stays else self._whole_buffer(dtypes.grads)
         assert gradients.local is not None
         return gradients.local
 
     def fill_missing(self) -> None:
-        """Write zeros where no gradient has come."""
         local, gradients = self.local_gradients(), self.gradients
         for key, slot in self.slots.items() if not gradients.filled else ():
             if key not in gradients.arrived:
@@ -194,11 +228,6 @@ class Bucket:
         """The averaged gradients of what this rank owns."""
         assert self.gradients.reduced is not None
         return self.reduced_shard() if self.rows.owned else self.gradients.reduced
-
-    @property
-    def gradients_stay_apart(self) -> bool:
-        """Whether averaged gradients are stored as shards."""
-        return self.rows.gradients is not None and self.rows.gradients.depth > 0
 
     def reduced_shard(self) -> Tensor:
         """The averaged gradients of this rank's shard, of which no other rank has one, whatever it owns."""
@@ -244,12 +273,10 @@ class GradientBuffer:
 
     @property
     def any(self) -> bool:
-        """Whether there are gradients of this step."""
         return self.summed or self.local is not None
 
     @property
     def ready(self) -> bool:
-        """Whether all gradients of this step are reduced."""
         return self.summed and not self.filled
 
     def forget(self) -> None:

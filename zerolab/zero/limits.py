@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from zerolab.flat.layout import check_count
 from zerolab.zero.schedule import GatherSchedule
 from zerolab.zero.units import Presence, Unit
 
@@ -32,19 +31,12 @@ class Stage3Limits:
     reuse_numel        stage3_max_reuse_distance: a unit that has run is not released if it is used again before units
                        of so many elements have run; 1 keeps the last unit of the forward, which backward uses first.
                        None: 1 on a GPU, 0 elsewhere (`on`)
-
-    Raises InputError for what is no whole number, or below 0.
     """
 
     persistence_numel: int = 0
     prefetch_numel: int | None = None
     live_numel: int | None = None
     reuse_numel: int | None = None
-
-    def __post_init__(self) -> None:
-        for what, numel in vars(self).items():
-            if numel is not None or what == "persistence_numel":
-                check_count(what, numel, least=0)
 
     def on(self, gpus: bool) -> Stage3Limits:
         """These limits with the default for ranks on GPUs, or not, filled in. To release the last unit and gather it
@@ -84,8 +76,6 @@ NO_LIMITS = Stage3Limits()
 
 
 class LimitedSchedule(GatherSchedule):
-    """Gathers ahead, and keeps, within limits."""
-
     def __init__(self, limits: Stage3Limits, *settings: Any) -> None:
         super().__init__(*settings)
         self.limits = limits
@@ -113,7 +103,6 @@ class LimitedSchedule(GatherSchedule):
                     self.release(other)
 
     def _live(self) -> int:
-        """Elements that are here, or on their way; 0 if they are not limited."""
         if self.limits.live_numel is None:
             return 0
         return sum(unit.numel for unit in self.units if unit.presence is not Presence.SHARDED)

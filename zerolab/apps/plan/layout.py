@@ -17,6 +17,7 @@ from zerolab.flat.layout import round_up
 from zerolab.models import Config
 from zerolab.offload.formats import align_of
 from zerolab.precision.recipe import Precision
+from zerolab.zero.table import Sharding
 from zerolab.zero.units import find_units
 from zerolab.zero.zero_engine import dtypes_from
 
@@ -58,8 +59,13 @@ def lay_out_model(
     with torch.device("meta"):
         model = build_model(replace(config, layers=traced))
     modules = model.units()
-    align = round_up(ALIGN, align_of(precision))
-    units = find_units(model, ranks, None, decay_of, bucket_numel, align, dtypes_from(precision), persistence_numel)
+    sharding = Sharding(
+        dtypes=dtypes_from(precision),
+        persistence_numel=persistence_numel,
+        bucket_numel=bucket_numel,
+        align=round_up(ALIGN, align_of(precision)),
+    )
+    units = find_units(model, ranks, None, decay_of, sharding)
     owner = {id(module): number for number, unit in enumerate(units) for module in unit.modules}
     owners = [owner[id(module)] for module in modules]
     slots = [

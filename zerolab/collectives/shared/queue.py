@@ -56,7 +56,6 @@ class SharedCall:
         self.write(HERE, self.queue.peers.arena.offset(self.announced) or 0)
 
     def write(self, kind: int, offset: int = 0) -> None:
-        """Tell the others that this rank's tensor is there, or that it has done with theirs."""
         self.queue.peers.write(kind, self.queue.number, offset, self.words, self.queue.others)
 
     def missing(self, kind: int) -> int | None:
@@ -189,7 +188,6 @@ class CallQueue:
             self._raise(queued.error)
 
     def close(self) -> None:
-        """Do all that others may still wait for."""
         calls = [*self._behind, *self._ahead]
         if calls:
             calls[-1].wait()

@@ -16,7 +16,7 @@ encoded when they go back. Main parameters that are not in the record are the ra
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, zip_longest
@@ -27,28 +27,27 @@ import torch
 from zerolab.flat import Segment
 from zerolab.flat.views import address
 from zerolab.gpu import door
+from zerolab.offload.buffers import aligned
+from zerolab.offload.files import open_file
 from zerolab.offload.formats import StateSize, StorageFormat, format_of, sub_group_limit
 from zerolab.offload.groups import sub_groups
-from zerolab.offload.lane import Lane
+from zerolab.offload.lane import Lane, Trace, Transfer, pipeline
 from zerolab.offload.places import Offload, host_empty
 from zerolab.precision.codec import Codec
 from zerolab.precision.recipe import Precision
 from zerolab.ranks.pages import hand_back
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.step import Factory, OptimizerStep, ShardSegment
-from zerolab.zero.tiers.tiers import Tier
+from zerolab.zero.tiers import Tier
 
 Tensor = torch.Tensor
 
 
 @dataclass(eq=False)
 class StoredSegment(ShardSegment):
-    """One whose states are stored in a format."""
-
     format: StorageFormat
 
     def zero_gaps(self, values: Tensor) -> None:
-        """Zero the padding in the values of a state."""
         for start, stop in self.bucket.layout.gaps():
             values[max(start - self.begin, 0) : max(stop - self.begin, 0)] = 0
 
@@ -152,7 +151,6 @@ class StoredStep(OptimizerStep):
     # Where records are.
 
     def lay_out(self, sizes: Sequence[int]) -> None:
-        """Make room for records of so many bytes."""
         self._records = [torch.empty(size, dtype=torch.uint8, device=self.device) for size in sizes]
 
     def read(self, number: int) -> Tensor:
@@ -171,7 +169,6 @@ class StoredStep(OptimizerStep):
         return [*self._records, *long, *(value for value in short if isinstance(value, Tensor))]
 
     def transient(self) -> list[Tensor | None]:
-        """What is in memory only while a step goes on."""
         tensors = [tensor for segment in self.hand for tensor in (segment.tensor, segment.tensor.grad)]
         return [*tensors, *(value for segment in self.hand for value in self._long(segment).values())]
 
@@ -199,7 +196,6 @@ class StoredStep(OptimizerStep):
         return {name: value for name, value in state.items() if name not in segment.format.states}
 
     def has_begun(self, segment: StoredSegment) -> bool:
-        """Whether the optimizer has made its long states for a segment."""
         state, numel = self.optimizer.state.get(segment.tensor, {}), segment.tensor.numel()
         return all(name in state and state[name].numel() == numel for name in segment.format.states)
 
@@ -250,7 +246,8 @@ class StoredStep(OptimizerStep):
     # Gradients that are whole on a GPU, to a step on the host.
 
     def gradients_of(self, group: Sequence[ShardSegment]) -> list[Tensor]:
-        if self.device == self.comm.device or not group or group[0].bucket.gradients_stay_apart:
+        row = group[0].bucket.rows.gradients if group else None
+        if self.device == self.comm.device or row is None or row.depth:
             return super().gradients_of(group)
         if group is self.groups[0]:
             self._arriving = self._bring()
@@ -273,7 +270,6 @@ class StoredStep(OptimizerStep):
 
 
 def fields(group: list[StoredSegment], record: Tensor) -> Iterator[StoredState]:
-    """The states in a record, in its order."""
     states = [
         (codec, segment, name)
         for segment in group
@@ -336,3 +332,46 @@ def in_parts(optimizer: torch.optim.Optimizer, calls: int) -> Iterator[Callable[
                 there.copy_(left[name])
             else:
                 whole[at][name] = left[name]
+
+
+class DiskStep(StoredStep):
+    """The step where states rest in a file of this rank's own. `trace`, if set, is called after each read, computation
+    and write with its times (`zerolab.offload.lane.pipeline`)."""
+
+    trace: Trace[int] | None = None
+    _buffers: Sequence[Tensor] = ()
+    _walk: Generator[tuple[int, int]] | None = None
+
+    def lay_out(self, sizes: Sequence[int]) -> None:
+        if sizes:
+            self.file = open_file(self.offload.folder, f"optimizer-rank{self.comm.rank}", sizes)
+            self.lanes = [Lane([self.file])]
+            self._buffers = [aligned(max(sizes)) for _ in sizes[: self.offload.buffer_count]]
+
+    def walk(self) -> Iterator[tuple[list[StoredSegment], Tensor]]:
+        self._walk = pipeline(range(len(self.groups)), self._read, self._write, len(self._buffers), self.trace)
+        for number, at in self._walk:
+            # The walk begins to write the buffer at its next turn.
+            yield self.groups[number], self._buffers[at]
+
+    def forget(self) -> None:
+        super().forget()
+        # Returns once no thread touches a buffer.
+        if self._walk is not None:
+            self._walk.close()
+
+    def read(self, number: int) -> Tensor:
+        self._read(number, 0).wait()
+        return self._buffers[0]
+
+    def write(self, number: int) -> None:
+        self._write(number, 0).wait()
+
+    def transient(self) -> list[Tensor | None]:
+        return [*self._buffers, *super().transient()]
+
+    def _read(self, number: int, at: int) -> Transfer:
+        return self.lanes[0].read(self.file, number, self._buffers[at])
+
+    def _write(self, number: int, at: int) -> Transfer:
+        return self.lanes[0].write(self.file, number, self._buffers[at])

@@ -1,17 +1,36 @@
-"""A model's parameters while an engine holds them: the same objects, whose class alone changes, as torch's lazy modules
-do it. What people do to a parameter by habit works, or is refused by name.
+"""What keeps habits from going wrong in silence, attached to an engine from outside: docs/gestures.md has the list.
+
+`ZeroEngine(..., guards=())` is without them: for models that use their weights inside their unit only, by a caller who
+changes nothing else of model and optimizer. Steps are the same, bit for bit.
+
+A model's parameters stay the same objects while an engine holds them; their class alone changes, as torch's lazy
+modules do it. What people do to a parameter by habit works, or is refused by name.
 
     Wrapped        its gradient and its memory are the engine's
     AwayParameter  its values are on their way, since a step has not waited (`overlap_gather`); or stage 3 has it in
-                   shards, and to torch it has no elements. Who asks for elements waits, or has the unit gathered
-                   (`outside.py`). Not who goes past it, by a view taken before the step or in a compiled extension:
-                   they call `engine.synchronize()` first
+                   shards, and to torch it has no elements. Who asks for elements waits, or has the unit gathered.
+                   Not who goes past it, by a view taken before the step or in a compiled extension: they call
+                   `engine.synchronize()` first
+
+At stage 3 parameters may be asked for outside the forward of their unit, as in F.linear(x, other.weight), a list of
+LoRA factors, or a penalty on all weights.
+
+    In a forward    the unit is gathered, and stays until another one is asked for, or the forward ends
+    In a loss       the same, while gradients are recorded
+    In backward     when the gradient of what was computed arrives: the unit is gathered again
+    Elsewhere       the values would be gone before they are read: refused
+
+The result of such an operation may be a view of the parameter, and so may what a unit's forward returns. Its unit
+stays as long as a variable or a graph of autograd holds one, at most until the next step. A view that a unit's forward
+takes of its own parameters and keeps is not noticed.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -20,12 +39,29 @@ from torch._C import DisableTorchFunctionSubclass, TensorBase
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
+from zerolab.collectives import phase
 from zerolab.errors import StateError
 from zerolab.flat.views import drop_gradients, gradient_of
 from zerolab.zero.bucket import Bucket
-from zerolab.zero.guards.outside import OutOfUnitAccess
-from zerolab.zero.hooks import COPY
+from zerolab.zero.schedule import COPY
 from zerolab.zero.units import Unit
+
+WHERE = (
+    "read or write it inside `with engine.summon_full_params():`, which gathers all units and which every rank enters, "
+    "or take engine.state_dict()"
+)
+
+
+def has_views(unit: Unit) -> bool:
+    """Whether tensors besides the engine's have the memory of a unit: views in Python, and in graphs."""
+    count = 0
+    with DisableTorchFunctionSubclass():
+        for bucket in unit.gathered:
+            storage = bucket.whole.untyped_storage()
+            own = sum(parameter.untyped_storage()._cdata == storage._cdata for parameter in bucket.parameters)
+            # The bucket, its views and this very object have it, too.
+            count += torch._C._storage_Use_Count(storage._cdata) - own - len(bucket.views) - 2
+    return count > 0
 
 
 @dataclass
@@ -39,7 +75,7 @@ class ParameterInfo:
     name: str
     unit: Unit
     bucket: Bucket
-    outside: OutOfUnitAccess
+    guard: ParameterGuard
     shaped: Tensor
     version: int
 
@@ -54,8 +90,6 @@ class ParameterInfo:
 
 
 class Wrapped(nn.Parameter):
-    """A parameter that an engine holds."""
-
     _info: ParameterInfo
 
     @property  # type: ignore[override]
@@ -109,8 +143,6 @@ MOVES |= {"untyped_storage", "_has_compatible_shallow_copy_type"}
 
 
 class AwayParameter(Wrapped):
-    """A parameter whose elements are not here."""
-
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -125,7 +157,7 @@ class AwayParameter(Wrapped):
         away = {id(leaf): leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, AwayParameter)}
         for parameter in away.values():
             # Where torch.compile meets a wait it ends its graph, and what waits runs uncompiled.
-            parameter._info.outside.schedule.arrive(parameter._info.unit)
+            parameter._info.guard.schedule.arrive(parameter._info.unit)
         sharded = [parameter for parameter in away.values() if isinstance(parameter, AwayParameter)]
         if not sharded:
             return func(*args, **kwargs)
@@ -134,17 +166,16 @@ class AwayParameter(Wrapped):
 
 
 def operate(func: Any, name: str, args: Any, kwargs: Any, sharded: list[AwayParameter]) -> Any:
-    """An operation on elements of parameters that are in shards."""
     if name in MOVES:
         found = func(*args, **kwargs)
         if found is args[0] or not isinstance(found, Tensor):
             return found
     infos = [parameter._info for parameter in sharded]
     for info in infos:
-        info.outside.fetch(info.unit, info.name, name, {each.unit for each in infos})
+        info.guard.fetch(info.unit, info.name, name, {each.unit for each in infos})
     result = func(*args, **kwargs)
     for info in infos:
-        info.outside.used(info.unit, info.name, [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)])
+        info.guard.used(info.unit, info.name, [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)])
     return result
 
 
@@ -180,11 +211,15 @@ def written(parameters: Iterable[Any]) -> list[str]:
     return found
 
 
-class ParameterGuard(OutOfUnitAccess):
+class ParameterGuard:
     """The parameters: which there are and which train, their gradients and memory, and at stage 3 their elements."""
 
     def attach(self, engine: Any) -> None:
-        super().attach(engine)
+        self.schedule = engine.schedule
+        # How often each parameter was asked for in all outside the forward of its unit, by its title.
+        self.counts: Counter[str] = Counter()
+        # Units that the last operation asked for, which are not released yet.
+        self.last: set[Unit] = set()
         for unit in engine.units:
             for bucket in unit.buckets:
                 for slot, parameter in zip(bucket.layout.slots, bucket.parameters, strict=True):
@@ -207,8 +242,6 @@ class ParameterGuard(OutOfUnitAccess):
                 del parameter._info
 
     def before_read(self) -> None:
-        """Refuse what was written to parameters of which the engine keeps others: main parameters, or shards. Inside
-        summon_full_params it goes to the shards."""
         for name in written(self._apart if self.schedule.is_summoned else self._apart + self._sharded):
             raise StateError(
                 f"{name} was written to, and that would be lost, since stage 3 forgets what is gathered, and main "
@@ -260,3 +293,129 @@ class ParameterGuard(OutOfUnitAccess):
 
     def arrived(self, unit: Unit) -> None:
         change(unit.published, HERE)
+
+    # Stage 3: uses of parameters outside the forward of their unit.
+
+    def before_forward(self) -> None:
+        schedule = self.schedule
+        if schedule.shards_parameters and schedule.in_forward and schedule.thread != get_ident():
+            raise StateError(
+                "a forward began while another thread is in one, and stage 3 gathers units for one at a time: let "
+                "threads take turns (threading.Lock), or take stage 2"
+            )
+
+    def fetch(self, unit: Unit, name: str, operation: str, together: set[Unit]) -> None:
+        """An operation needs the elements of a parameter: gather its unit, or say where they are. It needs all the
+        units `together`."""
+        schedule, title = self.schedule, f"{name} (unit {unit.name})"
+        if not (schedule.in_forward or schedule.in_backward or (schedule.in_loss and torch.is_grad_enabled())):
+            raise StateError(
+                f"{operation} was asked of {title}, which has elements in forward and backward only at stage 3: {WHERE}"
+            )
+        for before in self.last - together:
+            schedule.release_unused(before)
+        with phase("backward" if schedule.in_backward else "forward"):
+            unit.gather()
+        self.last = self.last & together | {unit}
+        self.counts[title] += 1
+
+    def used(self, unit: Unit, name: str, outputs: list[Tensor]) -> None:
+        schedule, views = self.schedule, self.after_unit(unit, outputs)
+        computing = schedule.in_forward or schedule.in_backward
+        if views and not computing and not any(view.requires_grad for view in views):
+            raise StateError(f"a view of {name} would lose its elements to stage 3 before it is read: {WHERE}")
+        if torch.is_grad_enabled():
+            schedule.watch(schedule.order.enter(unit), outputs)
+        elif not schedule.in_backward:
+            # Perhaps in a reentrant checkpoint, whose gradients come through another graph.
+            schedule.open.add(unit)
+
+    def after_unit(self, unit: Unit, outputs: Iterable[Tensor]) -> list[Tensor]:
+        """Which of these tensors are views of the unit's parameters; the unit stays for them."""
+        # A sparse tensor has no storage, and a unit that is not here an empty one.
+        storages = (bucket.whole.untyped_storage() for bucket in unit.gathered)
+        here = {its._cdata for its in storages if its.nbytes()}
+        views = [its for its in outputs if torch._C._has_storage(its) and its.untyped_storage()._cdata in here]
+        if views:
+            self.schedule.pinned[unit] = None
+        return views
+
+    def before_release(self) -> None:
+        """A forward or a backward has ended: forget units, but those of which somebody has a view."""
+        self.last = set()
+        pinned = self.schedule.pinned
+        for unit in [unit for unit in pinned if not has_views(unit)]:
+            del pinned[unit]
+
+
+class Owned(torch.Tensor):
+    """A main parameter between steps. What is written through its `data` counts as written, which torch's own hides."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @property  # type: ignore[override]
+    def data(self) -> torch.Tensor:
+        return self.detach()
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        self.detach().copy_(new)
+
+
+class OptimizerGuard:
+    """The optimizer's own tensors, and what is asked of the optimizer by itself."""
+
+    def attach(self, engine: Any) -> None:
+        self._engine, step, optimizer = engine, engine.optimizer_step, engine.optimizer
+        # What is written to the model's own memory, on all ranks alike, it has.
+        apart = not step.stays or any(its.format.main or its.bucket.rows.owned for its in step.segments)
+        self._segments = step.segments if apart else []
+        self.new_values()
+        # So torch's GradScaler goes straight to `step`.
+        optimizer._step_supports_amp_scaling = True
+        optimizer.register_step_pre_hook(self._check_step)
+        optimizer.zero_grad = lambda set_to_none=True: engine.zero_grad()
+        optimizer.state_dict = optimizer.load_state_dict = self._refuse_state
+
+    def new_values(self) -> None:
+        self._updating = False
+        self._set_class(torch.Tensor, Owned)
+        self._versions = self._count()
+
+    def before_update(self) -> None:
+        self._updating = True
+        # Torch's optimizers are quickest with tensors of torch's own class.
+        self._set_class(Owned, torch.Tensor)
+
+    def before_read(self) -> None:
+        if self._versions != self._count():
+            raise StateError(
+                f"the tensors of {type(self._engine.optimizer).__name__} were written to between steps, as its eval() "
+                "or train() may do, and the model does not have that on all ranks: call engine.publish() after it, on "
+                "every rank; leave out offload and dtypes of states, with which these tensors are empty between steps"
+            )
+
+    before_call = before_backward = before_read
+
+    def _count(self) -> list[int]:
+        return [segment.tensor._version for segment in self._segments]
+
+    def _set_class(self, before: type[torch.Tensor], now: type[torch.Tensor]) -> None:
+        for segment in self._segments:
+            if type(segment.tensor) is before:
+                segment.tensor.__class__ = now
+
+    def _check_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not self._updating:
+            for left in ("grad_scale", "found_inf"):
+                vars(optimizer).pop(left, None)
+            raise StateError(
+                "engine.optimizer.step() has no gradients, which are the engine's: call engine.step() instead, and in "
+                'place of torch\'s GradScaler say ZeroEngine(precision="fp16")'
+            )
+
+    def _refuse_state(self, *_: Any) -> Any:
+        raise StateError("engine.optimizer has flat shards of this rank alone: save and load by zerolab.checkpoint")
+
+
+DEFAULT = (ParameterGuard, OptimizerGuard)
