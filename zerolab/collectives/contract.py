@@ -13,8 +13,7 @@ divide gives the first ranks one element more. Each `*_async` form returns a `Ha
 calls of a rank run one at a time in the order of issue, so all ranks that issue alike meet alike.
 
 Each group keeps that order among its own calls, and no group waits for another. So who gives one group's result to
-another waits for it first, or lets a stream of the GPU wait (`Handle.behind`); and ordinary calls come in one order on
-all ranks that are in both groups.
+another waits for it first; and ordinary calls come in one order on all ranks that are in both groups.
 """
 
 from __future__ import annotations
@@ -212,12 +211,8 @@ class Collectives(ABC):
     def split(self, color: Number, key: Number = None, name: str = "") -> Collectives | None:
         """The collectives of all ranks that give the same `color` as this one; every rank calls it. One that gives None
         gets None. A colour may be a function of a rank's number here, as `lambda rank: rank // 8`, which a virtual
-        world needs, where the others do not answer.
-
-        Ranks of a group are numbered from 0 in the order of `key`, and of ranks where keys are equal or not given.
-        `name` is what reports, meter and tracer call the group. It has memory, meter, tracer and link in common with
-        this one, can be split again, and ends with it.
-        """
+        world needs. Ranks of a group are numbered from 0 in the order of `key`, and of ranks where keys are equal.
+        `name` is what reports, meter and tracer call the group, which ends with this one."""
 
         def row_of(rank: int) -> list[int]:
             its, place = (number(rank) if callable(number) else number for number in (color, key))
@@ -259,8 +254,7 @@ class Collectives(ABC):
     def all_gather_ints(
         self, numbers: Sequence[int], name: str = "agree", row_of: RowOf | None = None
     ) -> list[list[int]]:
-        """Every rank's numbers, as many from each, in rank order, in a call that reports call `name`: messages between
-        hosts, for which no GPU is waited. See `Transport.all_gather_ints`."""
+        """Every rank's numbers, as many from each, in rank order, between hosts (`Transport.all_gather_ints`)."""
         rows: list[list[int]] = []
         self._issue(name, lambda: rows.extend(self.transport.all_gather_ints(numbers, row_of, self.within))).wait()
         return rows
@@ -302,8 +296,7 @@ class Collectives(ABC):
         return torch.empty(numel, dtype=dtype, device=self.device)
 
     def close(self) -> None:
-        """End the lanes, of groups, too, once all calls have ended. Raises the error of one that nobody has waited
-        for. The transport stays with whoever opened it."""
+        """End the lanes once all calls have ended. Raises the error of one that nobody has heard."""
         with ExitStack() as ending:
             ending.callback(self._issuer.close)
             for group in reversed(self._groups):
@@ -344,16 +337,15 @@ def check_tensor(name: str, tensor: Tensor, device: torch.device, flat: bool = F
     dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized)
     if not dense or tensor.is_conj() or tensor.is_neg() or not tensor.is_contiguous():
         raise InputError(
-            f"{name} reads memory as it lies, and this tensor is sparse, nested, quantized, not contiguous, or a lazy "
-            "conjugate; call .to_dense(), .dequantize(), .contiguous() or .resolve_conj() first"
+            f"{name} reads memory as it lies, and this tensor is sparse, nested, quantized, not contiguous or a lazy "
+            "conjugate; call .to_dense(), .contiguous() or .resolve_conj() first"
         )
     if flat and tensor.dim() != 1:
         raise InputError(f"{name} takes a 1-D tensor, not shape {tuple(tensor.shape)}; flatten it with .view(-1)")
 
 
 def check_sum(name: str, tensor: Tensor, average: bool) -> None:
-    """Refuse an `average` that only looks true (a `ReduceOp`, a tensor), and what libraries take without a word: sums
-    of bools, means of whole numbers."""
+    """Refuse an `average` that only looks true (a `ReduceOp`), sums of bools, and means of whole numbers."""
     if not isinstance(average, bool):
         raise InputError(f"{name} takes average=True for the mean or False for the sum, not a {type(average).__name__}")
     if tensor.dtype == torch.bool or (average and not (tensor.is_floating_point() or tensor.is_complex())):

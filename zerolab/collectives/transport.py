@@ -101,8 +101,7 @@ class Transport(ABC):
         self, numbers: Sequence[int], row_of: RowOf | None = None, group: Group | None = None
     ) -> list[list[int]]:
         """Every rank's numbers, as many from each, in rank order, in a `group` or in the world. They travel between
-        hosts in log N messages (what a rank knows doubles with each), are nobody's traffic, and take no time in
-        lockstep. `row_of` serves worlds in which the others do not answer."""
+        hosts in log N messages and are nobody's traffic. `row_of` serves worlds in which the others do not answer."""
         ranks = range(self.size) if group is None else group.ranks
         rank, size = ranks.index(self.rank), len(ranks)
         # Row i is that of rank (rank + i) % size.

@@ -5,8 +5,7 @@
     publish    all-gather updated parameters up to where they are stored
     overwrite  write given values to every state that holds parameters
 
-(The fifth verb, update, goes over many buckets at once: `step.py`.) No verb knows a stage: each reads its depths from
-the table (`table.py`).
+(The fifth verb, update, goes over many buckets: `step.py`.) No verb knows a stage: each reads depths from the table.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ Tensor = torch.Tensor
 
 
 class DeviceTier:
-    """States on the device. Who fetches a shard, and starts what reads it, does both within `beside`: on the stream of
-    the copies, where parameters are stored off the GPU."""
+    """States on the device. Within `beside` a shard is fetched, and what reads it started."""
 
     def __init__(self, comm: Collectives) -> None:
         self.comm = comm
@@ -49,16 +47,15 @@ class DeviceTier:
         """The shard will soon be fetched: begin to read it, if that takes long."""
 
     def fetch(self, bucket: Bucket, mine: Tensor) -> Tensor:
-        """The shard as it travels when the unit is gathered. Where it is stored elsewhere or in a wider dtype that is a
-        copy in `mine`, this rank's part of the gathered bucket."""
+        """The shard as it travels: stored otherwise, it is copied to `mine`."""
         return bucket.shard if bucket.shard.dtype == mine.dtype else mine.copy_(bucket.shard)
 
     def open(self, bucket: Bucket) -> Tensor:
-        """What this rank's optimizer updates of the parameters, to be written; buckets come one after the other."""
+        """What this rank's optimizer updates, to be written."""
         return bucket.shard
 
     def put(self, target: Tensor, values: Tensor, stays: bool) -> None:
-        """Write new values to what was opened; `stays`: nobody overwrites `values`, or lets them go, before `flush`."""
+        """Write new values to what was opened. `stays`: they do, until `flush`."""
         target.copy_(values)
 
     def flush(self) -> None:
@@ -86,12 +83,9 @@ class Bucket:
     """One flat buffer of parameters of one dtype, and its tensors on this rank.
 
     whole      all parameters. Where they are stored as shards its storage is empty except while the unit is gathered
-    shard      what this rank owns of them: `whole` at depth 0, a view of it where they are stored whole, else a tensor
-               of its own, or what the store says
-    views      the parameters' places in `whole`, and `nothings`, tensors without elements: where parameters are stored
-               as shards they point to one or the other
+    shard      what this rank owns of them: a part of `whole` where they are stored whole, else what the tier says
+    views      the parameters' places in `whole`. Where they are stored as shards they point there, or to `nothings`
     initial    the parameters as the model had them, where `whole` rounds them: until the main ones are made from it
-    gradients  those of this step
     """
 
     comm: Collectives
@@ -138,29 +132,26 @@ class Bucket:
         return self.comm.all_gather_async(shard, out=self.whole, label=label)
 
     def release(self) -> None:
-        """Free the gathered parameters. Autograd saves views of them for backward (a linear layer saves its weight
-        transposed); those share the storage, so they find the values again when backward gathers the bucket."""
+        """Free the gathered parameters. Views that autograd saves share the storage, so they find the values again
+        when backward gathers the bucket."""
         point(self.parameters, self.nothings)
         self.tier.resize(self.whole.untyped_storage(), 0)
 
     def reduce(self, overlap: bool) -> Handle:
-        """Start to average the local gradients over the ranks. The handle's result is the average: of the whole bucket,
-        or of what this rank owns. `overlap`: beside the computation that follows."""
+        """Start to average the local gradients over the ranks, as deep as the table says."""
         local = self.local_gradients()
         if local.dtype != self.dtypes.reduce:
-            # As they travel; the other buffer is let go.
             local = self.gradients.local = self.comm.allocate(local.numel(), self.dtypes.reduce).copy_(local)
         if not self.rows.reduced:
             return self.comm.all_reduce_async(local, average=True, now=not overlap)
         return self.comm.reduce_scatter_async(local, average=True, out=self._landing(local), now=not overlap)
 
     def publish(self) -> Handle:
-        """Start to hand this rank's new parameters to the others, where they are stored less deep than owned."""
+        """Start to hand this rank's new parameters to the others."""
         return self.comm.all_gather_async(self.shard, out=self.whole)
 
     def overwrite(self, values: Tensor) -> None:
-        """Give the parameters memory, and these values ([numel], `dtypes.main`, the same on all ranks) to every state
-        that holds them. `values` may become the memory of `whole`."""
+        """Give the parameters memory, and these values ([numel], `dtypes.main`) to every state that holds them."""
         rows = self.rows
         self.whole = values
         if self.dtypes.main != self.dtype:
@@ -180,8 +171,7 @@ class Bucket:
         elif self.trainable and self.initial is None and self.rows.parameters.tier == "disk":
             self.initial = shard.clone()
         self.shard = self.tier.keep(self, shard)
-        # From here on the storage of `whole` is emptied and filled again. It is a new one: others may have the old one,
-        # and they and the shard let go of it first, so that the two are never held at once.
+        # The storage of `whole` is a new one: others may have the old one, and let go of it first.
         del shard
         self.nothings = nothings(self.parameters)
         point(self.parameters, self.nothings)
@@ -214,8 +204,7 @@ class Bucket:
         gradients.filled = True
 
     def collect(self, average: Tensor) -> None:
-        """Once reduced: add the average to the gradients of this step, unless it was written there, and let the local
-        ones go."""
+        """Add an average to the gradients of this step, and let the local ones go."""
         gradients = self.gradients
         if average is not gradients.reduced:
             assert gradients.reduced is not None
@@ -225,7 +214,6 @@ class Bucket:
         gradients.local, gradients.filled, gradients.summed = None, False, True
 
     def for_step(self) -> Tensor:
-        """The averaged gradients of what this rank owns."""
         assert self.gradients.reduced is not None
         return self.reduced_shard() if self.rows.owned else self.gradients.reduced
 
@@ -236,7 +224,6 @@ class Bucket:
         return shard_of(reduced, self.layout, self.comm.rank) if reduced.numel() == self.layout.numel else reduced
 
     def _whole_buffer(self, dtype: torch.dtype) -> Tensor:
-        """Memory as long as the bucket, its padding zero."""
         buffer = self.comm.allocate(self.layout.numel, dtype)
         zero_gaps(buffer, self.layout)
         return buffer

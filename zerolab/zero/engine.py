@@ -5,9 +5,8 @@
     engine.backward(loss)                   # gradients, averaged over the ranks
     engine.step()                           # clip, update, hand the new parameters around
 
-Every rank makes the same calls. The mean loss of equal parts makes N ranks on parts equal one process on the
-whole batch; with the ring, stages 0 to 3 end with the same bits. `ZeroEngine` (`zero_engine.py`) is this engine with
-all that one wants around it.
+Every rank makes the same calls, on parts of equal size. With the ring, stages 0 to 3 end with the same bits.
+`ZeroEngine` (`zero_engine.py`) is this engine with all that one wants around it.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ FAILED = "an earlier backward failed half-way; call zero_grad() and repeat the w
 class Engine:
     """A model, its gradients and its optimizer, sharded as `sharding` says.
 
-    model      any nn.Module on `comm.device`; its parameters become views of flat buffers, and where they are stored as
-               shards they have no memory outside their unit's forward and backward
+    model      any nn.Module on `comm.device`; its parameters become views of flat buffers
     optimizer  takes a list of parameter groups and returns an elementwise torch optimizer
     units      the modules that are gathered as one; default: model.units(), or a guess (`units.py`)
     groups     optimizer options per parameter: groups(name, parameter) -> {"weight_decay": 0.0, ...}
@@ -52,6 +50,8 @@ class Engine:
 
     broken: str | None = None
     """Why all is refused but a load of a checkpoint (`full_parameters.py`)."""
+    limits: Any = None
+    """How much stage 3 gathers ahead, and keeps (`limits.py`)."""
     scaler: Any = None
     """What scales losses (`precision/scaler.py`), and hears of each step whether it was skipped."""
 
@@ -86,9 +86,8 @@ class Engine:
         self.optimizer_step = self.make_step(optimizer)
         self.optimizer = self.optimizer_step.optimizer
         self.reducer = Reducer(comm, replicate, self.units, sharding.overlap, self.reached)
-        self.schedule = self.make_schedule(
-            model, self.units, self.shards_parameters, sharding.prefetch, self.guards, self.reducer.fill, self.reached
-        )
+        settings = self.units, self.shards_parameters, sharding.prefetch, self.limits, self.guards
+        self.schedule = GatherSchedule(model, *settings, self.reducer.fill, self.reached)
         self.reduces, self.failed, self.closed = True, False, False
         self.guards.tell("attach", self)
 
@@ -97,10 +96,6 @@ class Engine:
     def make_tier(self) -> DeviceTier:
         """Where parameters and gradients are stored."""
         return DeviceTier(self.comm)
-
-    def make_schedule(self, *settings: Any) -> GatherSchedule:
-        """When units are gathered and released."""
-        return GatherSchedule(*settings)
 
     def make_step(self, factory: Factory) -> OptimizerStep:
         """What updates this rank's part of the parameters."""
@@ -142,8 +137,7 @@ class Engine:
         """Add the gradients of `loss` (a scalar) to those of this step.
 
         With `reduce`, as outside `no_sync`, they (and those of earlier calls with reduce=False) are averaged over the
-        ranks. Without, they stay on this rank, whole at every stage, until a later call reduces them: less traffic
-        over several micro-batches, more memory at stages 2 and 3.
+        ranks. Without, they stay on this rank, whole at every stage: less traffic, more memory at stages 2 and 3.
         """
         self.check_ready()
         with backward_phase("backward"):
@@ -159,7 +153,7 @@ class Engine:
 
     @contextmanager
     def taking_gradients(self) -> Iterator[None]:
-        """Within, a backward brings gradients; at the end all of them are here, and reduced if they are to be."""
+        """Within, a backward brings gradients; at the end all are here."""
         try:
             yield
             self.schedule.release_all()
@@ -173,8 +167,7 @@ class Engine:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within, `backward(loss)` leaves gradients on this rank, as `backward(loss, reduce=False)` does. The last
-        backward of a step stands outside."""
+        """Within, a backward is one with reduce=False. The last of a step stands outside."""
         before, self.reduces = self.reduces, False
         try:
             yield
@@ -183,9 +176,8 @@ class Engine:
 
     @torch.no_grad()
     def step(self) -> StepResult:
-        """Update the parameters with the gradients of this step, and forget those. Every rank calls it. Raises
-        StateError where gradients are missing, are not reduced, or come from a backward that failed, and OffloadError,
-        on every rank, where a disk fails."""
+        """Update the parameters with the gradients of this step, and forget those. Raises StateError where gradients
+        are missing, not reduced, or of a backward that failed, and OffloadError, on every rank, where a disk fails."""
         trainable = self.reducer.order
         self.check_whole()
         if self.failed:
@@ -196,9 +188,7 @@ class Engine:
             raise StateError("there are no gradients to step with; call backward(loss) first")
         self.guards.tell("before_step")
         if self.schedule.is_summoned:
-            raise StateError(
-                "step() was called inside summon_full_params, whose parameters it would not reach; leave first"
-            )
+            raise StateError("step() was called inside summon_full_params; leave it first")
         self._agree()
         clip_norm, norm_type = self.sharding.clip_norm, self.sharding.norm_type
         scale = None if self.scaler is None else self.scaler.scale
@@ -242,13 +232,13 @@ class Engine:
         self.failed = False
 
     def _agree(self) -> None:
-        """See that all ranks gathered the same units. Where none are gathered a rank may run forwards alone."""
+        """See that all ranks gathered the same units."""
         if self.shards_parameters:
             self.comm.agree()
 
     def check_ready(self) -> None:
         if self.closed:
-            raise StateError("this engine was closed and takes no gradients; wrap the model again in a new ZeroEngine")
+            raise StateError("this engine was closed and takes no gradients; wrap the model again in a new one")
         if self.failed:
             raise StateError(FAILED)
         self.check_whole()
@@ -265,7 +255,7 @@ class Engine:
         self.optimizer_step.step(factor)
 
     def hand_around(self) -> None:
-        """All-gather the new parameters up to where they are stored. With `overlap_gather` who uses a unit waits."""
+        """All-gather the new parameters up to where they are stored."""
         self.new_values()
         with phase("publish"):
             for unit in self.units:
@@ -284,15 +274,14 @@ class Engine:
             self.schedule.arrive(unit)
 
     def new_values(self) -> None:
-        """Parameters have new values, by a step or from a checkpoint: views that somebody still has of them, in Python
-        or in a graph, are of the old ones."""
+        """Parameters have new values: views and graphs are of the old ones."""
         self.schedule.new_values()
         self.guards.tell("new_values")
 
     # Parameters into buckets.
 
     def first_values(self, bucket: Bucket, flat: torch.Tensor | None = None) -> torch.Tensor:
-        """Rank 0's values of a bucket in one flat buffer, on every rank; in `flat`, if they lie there already."""
+        """Rank 0's values of a bucket, flat, on every rank; in `flat`, if they lie there."""
         if flat is None:
             flat = self.comm.allocate(bucket.layout.numel, bucket.dtypes.main)
             fill(flat, bucket.layout, bucket.parameters)

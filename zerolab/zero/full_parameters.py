@@ -31,12 +31,11 @@ from zerolab.zero.tiers import Tier, all_hear, changing
 from zerolab.zero.units import Unit, settle_all
 
 Read = Callable[[Bucket, str, int, Tensor], None]
-"""read(bucket, name, start, out) fills `out` (1-D) with the elements of a parameter from `start` on, cast to its
-dtype."""
+"""read(bucket, name, start, out) fills `out` (1-D) with the elements of a parameter from `start` on."""
 
 
 class Overlap(NamedTuple):
-    """What a run of a bucket has of a parameter: its elements `[start, stop)` are `[first, last)` of the run."""
+    """Elements `[start, stop)` of a parameter, which are `[first, last)` of a run."""
 
     slot: Slot
     start: int
@@ -54,8 +53,7 @@ def overlaps(layout: Layout, begin: int, end: int) -> Iterator[Overlap]:
 
 
 def write_parameters(engine: Engine, read: Read, stays: Callable[[str], bool] = lambda name: False) -> None:
-    """Overwrite this rank's part of the parameters as they are stored, but for those of which `read` writes nothing,
-    since their name `stays`. What the others have of it changes by `gather_parameters`."""
+    """Overwrite this rank's part of the stored parameters, but for those whose name `stays`."""
     for bucket in engine.buckets:
         if bucket.rows.parameters.tier == "disk" and any(stays(slot.name) for slot in bucket.layout.slots):
             # What a disk hands out to be written is empty.
@@ -67,8 +65,7 @@ def write_parameters(engine: Engine, read: Read, stays: Callable[[str], bool] = 
 
 
 def gather_parameters(engine: Engine) -> None:
-    """Bring what every rank has written to its part to all of them, where parameters are whole between steps. A
-    collective: ranks call it once they know that none of them has failed."""
+    """Bring what ranks have written to all of them. A collective: none has failed."""
     for bucket in engine.buckets:
         if bucket.rows.owned > bucket.rows.parameters.depth:
             engine.comm.all_gather(bucket.shard, out=bucket.whole)
@@ -80,7 +77,6 @@ def fill(bucket: Bucket, begin: int, run: Tensor, read: Read) -> None:
 
 
 def write_main(state: StoredState, read: Read) -> None:
-    """Overwrite the main parameters of a segment, as `StoredStep.stored` gives them."""
     segment, _, codec, raw = state
     fill(segment.bucket, segment.begin, codec.view(raw, segment.numel), read)
 
@@ -111,8 +107,8 @@ class FullParameters(Engine):
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> float:
-        """Scale the gradients of this step down to a global norm of `max_norm`, before `step()`; returns the norm that
-        they had. One that is not finite leaves them as they are; `max_norm=inf` only measures. A collective."""
+        """Scale the gradients of this step down to a global norm of `max_norm`; returns the one that they had. If
+        that is not finite they stay as they are; `max_norm=inf` only measures. A collective."""
         check_norm(max_norm, norm_type)
         self.check_whole()
         buckets = self.reducer.order
@@ -128,9 +124,8 @@ class FullParameters(Engine):
 
     @contextmanager
     def summon_full_params(self) -> Iterator[None]:
-        """Within, all parameters are here with their elements, to be read or, on all ranks alike, written. At stage 3
-        that takes the memory of the whole model, and what is read later must be a copy (`clone()`). Writes that would
-        be lost are refused: with a precision or an offload that keeps main parameters apart. A collective."""
+        """Within, all parameters are here with their elements, to be read or, on all ranks alike, written: what is read
+        later must be a copy (`clone()`). Writes are refused where main parameters are kept apart. A collective."""
         self.check_whole()
         self.guards.tell("before_read")
         schedule = self.schedule
@@ -209,7 +204,6 @@ class FullParameters(Engine):
                 begin, end = bucket.owned
                 own[bucket] = torch.zeros(end - begin, dtype=bucket.dtypes.main)
                 if bucket.dtypes.shard == bucket.dtypes.main:
-                    # Stage 3 keeps its shards as main parameters.
                     own[bucket].copy_(self.tier.fetch(bucket, torch.empty_like(own[bucket])))
         for segment, name, codec, raw in chain.from_iterable(self.optimizer_step.stored()):
             if name == "main" and segment.bucket in own:
@@ -225,12 +219,9 @@ class FullParameters(Engine):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True) -> _IncompatibleKeys:
-        """Overwrite parameters and buffers by those of a model's state_dict, whole tensors by name; main parameters,
-        too. The optimizer's states stay (`zerolab.checkpoint` has them). A collective.
-
-        Each rank takes its own elements, so `state_dict` may read tensors when they are asked for. Raises a
-        RuntimeError for names, as torch does, or an InputError for another shape, while the model is as it was.
-        """
+        """Overwrite parameters, main ones, too, and buffers by those of a model's state_dict, which may read tensors
+        when they are asked for. The optimizer's states stay. A collective. Raises a RuntimeError for names, as torch
+        does, or an InputError for another shape, while the model is as it was."""
         self.check_between_steps("load_state_dict")
         wanted = self.model.state_dict(keep_vars=True)
         missing = [name for name in wanted if name not in state_dict]
@@ -238,7 +229,6 @@ class FullParameters(Engine):
         if strict and (missing or unexpected):
             has = f"has no {', '.join(missing)}" if missing else f"has {', '.join(unexpected)}, which the model has not"
             raise RuntimeError(f"the state_dict {has}; give that of the same model, or say strict=False")
-        # A tied parameter may be given by any of its names: the first one counts.
         given = {id(tensor): name for name, tensor in reversed(wanted.items()) if name in state_dict}
         name_of = {name: given.get(id(parameter)) for name, parameter in self.model.named_parameters()}
         buffers = [(buffer, given[id(buffer)]) for buffer in self.model.buffers() if id(buffer) in given]
@@ -269,8 +259,8 @@ class FullParameters(Engine):
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Between steps: hand around what was written to the optimizer's own tensors (`engine.optimizer.param_groups`),
-        to all ranks and to what the model computes with. Schedule-free optimizers write there. A collective."""
+        """Between steps: hand around what was written to the optimizer's own tensors, as schedule-free optimizers do,
+        to all ranks and to what the model computes with. A collective."""
         if not self.optimizer_step.stays:
             self.guards.tell("before_read")
         self.check_between_steps("publish", publishes=True)
@@ -282,8 +272,7 @@ class FullParameters(Engine):
         self.hand_around()
 
     def explain(self) -> str:
-        """A text: the tables of the buckets, equal ones once; the units, and who named them; and which parameters were
-        asked for outside the forward of their unit."""
+        """The tables of the buckets, the units, and what was asked for outside them."""
         axes = [f"{self.comm.size} ranks", *([] if self.replicate is None else [f"{self.replicate.size} replicas"])]
         tables = [
             f"buckets: {count}\n{table.explain(axes)}\n"
@@ -305,8 +294,8 @@ class FullParameters(Engine):
         return "\n".join(lines)
 
     def check_between_steps(self, what: str, mends: bool = False, publishes: bool = False) -> None:
-        """Raise a StateError unless the engine is between two steps. `what` is the name of the call that asks; it may
-        be one that `mends` a broken engine, or `publishes` what was written to the optimizer's tensors."""
+        """Raise a StateError unless the engine is between two steps. The call `what` may be one that `mends` a broken
+        engine, or `publishes` what was written to the optimizer's tensors."""
         if not mends:
             self.check_whole()
         if not (mends or publishes):

@@ -3,17 +3,13 @@
 `ZeroEngine(..., guards=())` is without them: for models that use their weights inside their unit only, by a caller who
 changes nothing else of model and optimizer. Steps are the same, bit for bit.
 
-A model's parameters stay the same objects while an engine holds them; their class alone changes, as torch's lazy
-modules do it. What people do to a parameter by habit works, or is refused by name.
+A model's parameters stay the same objects while an engine holds them; their class alone changes.
 
     Wrapped        its gradient and its memory are the engine's
-    AwayParameter  its values are on their way, since a step has not waited (`overlap_gather`); or stage 3 has it in
-                   shards, and to torch it has no elements. Who asks for elements waits, or has the unit gathered.
-                   Not who goes past it, by a view taken before the step or in a compiled extension: they call
-                   `engine.synchronize()` first
+    AwayParameter  its values are on their way, since a step has not waited (`overlap_gather`), or stage 3 has it in
+                   shards. Who asks for elements waits, or has the unit gathered; not who has taken a view before
 
-At stage 3 parameters may be asked for outside the forward of their unit, as in F.linear(x, other.weight), a list of
-LoRA factors, or a penalty on all weights.
+At stage 3 parameters may be asked for outside the forward of their unit, as in F.linear(x, other.weight).
 
     In a forward    the unit is gathered, and stays until another one is asked for, or the forward ends
     In a loss       the same, while gradients are recorded
@@ -21,8 +17,7 @@ LoRA factors, or a penalty on all weights.
     Elsewhere       the values would be gone before they are read: refused
 
 The result of such an operation may be a view of the parameter, and so may what a unit's forward returns. Its unit
-stays as long as a variable or a graph of autograd holds one, at most until the next step. A view that a unit's forward
-takes of its own parameters and keeps is not noticed.
+stays as long as a variable or a graph of autograd holds one, at most until the next step.
 """
 
 from __future__ import annotations
@@ -46,10 +41,7 @@ from zerolab.zero.bucket import Bucket
 from zerolab.zero.schedule import COPY
 from zerolab.zero.units import Unit
 
-WHERE = (
-    "read or write it inside `with engine.summon_full_params():`, which gathers all units and which every rank enters, "
-    "or take engine.state_dict()"
-)
+WHERE = "read or write it inside `with engine.summon_full_params():`, on every rank, or take engine.state_dict()"
 
 
 def has_views(unit: Unit) -> bool:
@@ -80,12 +72,10 @@ class ParameterInfo:
     version: int
 
     def check_gradient(self, gradient: Tensor | None) -> None:
-        """Refuse to give a gradient, or to do by itself what concerns those of all parameters."""
         if gradient is not None or self.bucket.gradients.any:
             raise StateError(
-                f"the gradient of {self.name} is in the engine's buckets, not at the parameter: bring it by "
-                "engine.backward(loss), clip it by engine.clip_grad_norm_() or ZeroEngine(clip_norm=...), forget it by "
-                "engine.zero_grad(), use it by engine.step()"
+                f"the gradient of {self.name} is in the engine's buckets: bring it by engine.backward(loss), clip it "
+                "by engine.clip_grad_norm_(), forget it by engine.zero_grad(), use it by engine.step()"
             )
 
 
@@ -119,7 +109,7 @@ class Wrapped(nn.Parameter):
         if (new.shape, new.dtype, new.device) != (self.shape, self.dtype, self.device):
             raise StateError(
                 f"{self._info.name} cannot become {tuple(new.shape)} of {new.dtype} on {new.device}: cast or move a "
-                "model before it is wrapped, or let ZeroEngine(precision=...) choose dtypes"
+                "model before it is wrapped"
             )
         with torch.no_grad():
             # It may be another view of this very memory, such as the transposed one.
@@ -212,13 +202,12 @@ def written(parameters: Iterable[Any]) -> list[str]:
 
 
 class ParameterGuard:
-    """The parameters: which there are and which train, their gradients and memory, and at stage 3 their elements."""
+    """Parameters, their gradients and memory, and at stage 3 their elements."""
 
     def attach(self, engine: Any) -> None:
         self.schedule = engine.schedule
         # How often each parameter was asked for in all outside the forward of its unit, by its title.
         self.counts: Counter[str] = Counter()
-        # Units that the last operation asked for, which are not released yet.
         self.last: set[Unit] = set()
         for unit in engine.units:
             for bucket in unit.buckets:
@@ -234,7 +223,6 @@ class ParameterGuard:
         self._sharded = parameters_in(bucket for unit in engine.units for bucket in unit.gathered)
 
     def detach(self, engine: Any) -> None:
-        # From here on nothing is gathered for anybody.
         self.schedule.in_loss = False
         if not engine.shards_parameters:
             change(self._buckets, PLAIN)
@@ -244,9 +232,8 @@ class ParameterGuard:
     def before_read(self) -> None:
         for name in written(self._apart if self.schedule.is_summoned else self._apart + self._sharded):
             raise StateError(
-                f"{name} was written to, and that would be lost, since stage 3 forgets what is gathered, and main "
-                "parameters overwrite what is computed with: compute with a changed copy, such as weight.clamp(...), "
-                "write between steps, inside `with engine.summon_full_params():`, or write before the model is wrapped"
+                f"{name} was written to, and that would be lost (stage 3, or main parameters): compute with a copy, as "
+                "weight.clamp(...), or write between steps, inside `with engine.summon_full_params():`"
             )
 
     before_call = before_read
@@ -257,17 +244,15 @@ class ParameterGuard:
             for parameter in self._all:
                 if parameter.requires_grad != parameter._info.bucket.trainable:
                     raise StateError(
-                        f"requires_grad of {parameter._info.name} is not what the engine found: set requires_grad "
-                        "before the model is wrapped, whose buckets are cut by it, or set it back"
+                        f"requires_grad of {parameter._info.name} is not what the engine found: set it back, or set "
+                        "requires_grad before the model is wrapped"
                     )
 
     def before_step(self) -> None:
         self.before_read()
-        # The first comparison takes less than `parameters()`, and is mostly enough.
         if self._parts() != self._found and set(map(id, self._model.parameters())) != set(map(id, self._all)):
             raise StateError(
-                "a parameter came to the model, or left it, after it went into a ZeroEngine: change the model before "
-                "it is wrapped, or close() the engine and wrap it again"
+                "a parameter came to the model, or left it: change the model before it is wrapped in a ZeroEngine"
             )
 
     def _parts(self) -> list[int]:
@@ -299,14 +284,10 @@ class ParameterGuard:
     def before_forward(self) -> None:
         schedule = self.schedule
         if schedule.shards_parameters and schedule.in_forward and schedule.thread != get_ident():
-            raise StateError(
-                "a forward began while another thread is in one, and stage 3 gathers units for one at a time: let "
-                "threads take turns (threading.Lock), or take stage 2"
-            )
+            raise StateError("a forward began while another thread is in one, and stage 3 gathers for one: take turns")
 
     def fetch(self, unit: Unit, name: str, operation: str, together: set[Unit]) -> None:
-        """An operation needs the elements of a parameter: gather its unit, or say where they are. It needs all the
-        units `together`."""
+        """An operation needs a parameter, with the units `together`: gather its unit, or refuse."""
         schedule, title = self.schedule, f"{name} (unit {unit.name})"
         if not (schedule.in_forward or schedule.in_backward or (schedule.in_loss and torch.is_grad_enabled())):
             raise StateError(
@@ -331,7 +312,6 @@ class ParameterGuard:
             schedule.open.add(unit)
 
     def after_unit(self, unit: Unit, outputs: Iterable[Tensor]) -> list[Tensor]:
-        """Which of these tensors are views of the unit's parameters; the unit stays for them."""
         # A sparse tensor has no storage, and a unit that is not here an empty one.
         storages = (bucket.whole.untyped_storage() for bucket in unit.gathered)
         here = {its._cdata for its in storages if its.nbytes()}
@@ -390,9 +370,9 @@ class OptimizerGuard:
     def before_read(self) -> None:
         if self._versions != self._count():
             raise StateError(
-                f"the tensors of {type(self._engine.optimizer).__name__} were written to between steps, as its eval() "
-                "or train() may do, and the model does not have that on all ranks: call engine.publish() after it, on "
-                "every rank; leave out offload and dtypes of states, with which these tensors are empty between steps"
+                f"the tensors of {type(self._engine.optimizer).__name__} were written to between steps, which the "
+                "model does not have on all ranks: call engine.publish() after it, on every rank; leave out offload "
+                "and dtypes of states, with which these tensors are empty"
             )
 
     before_call = before_backward = before_read
@@ -410,8 +390,8 @@ class OptimizerGuard:
             for left in ("grad_scale", "found_inf"):
                 vars(optimizer).pop(left, None)
             raise StateError(
-                "engine.optimizer.step() has no gradients, which are the engine's: call engine.step() instead, and in "
-                'place of torch\'s GradScaler say ZeroEngine(precision="fp16")'
+                "engine.optimizer.step() has no gradients: call engine.step(), and in place of torch's GradScaler say "
+                'ZeroEngine(precision="fp16")'
             )
 
     def _refuse_state(self, *_: Any) -> Any:

@@ -3,13 +3,11 @@
     parameter.grad  --on_gradient-->  local  --bucket.reduce-->  reduced  -->  the optimizer step
     one parameter's                   of this rank alone         averaged over the ranks
 
-Backward brings gradients one parameter at a time. Each is copied to its slot in the bucket's local buffer and
-dropped; when a bucket is complete its reduction starts, while backward goes on with the units before it.
+When a bucket is complete its reduction starts, while backward goes on with the units before it.
 
-Invariant: all ranks start reductions in the same order, last bucket first, however their backward ran. A bucket
-that is complete early waits for those before it in that order; a bucket with a parameter that got no gradient
-here is completed with zeros when backward has ended, at stage 3 before the next unit is gathered (`schedule.py`). So a
-rank that skipped a layer cannot make the others hang.
+Invariant: all ranks start reductions in the same order, last bucket first, however their backward ran. A bucket with a
+parameter that got no gradient here is completed with zeros when backward has ended, at stage 3 before the next unit is
+gathered (`schedule.py`). So a rank that skipped a layer cannot make the others hang.
 """
 
 from __future__ import annotations
@@ -33,8 +31,8 @@ from zerolab.zero.units import Unit
 Tensor = torch.Tensor
 
 IN_FLIGHT = 2
-"""Buckets under reduction at once while the next one fills, where gradients are sharded. With buckets alike one would
-be as fast; the second lets backward go on while a large one, such as a head's, is reduced."""
+"""Buckets under reduction at once while the next one fills, where gradients are sharded: the second lets backward go on
+while a large one, such as a head's, is reduced."""
 SMALL = 1 << 16
 """Elements. On a GPU a gradient of at most so many waits, to be copied to its slot together with others."""
 
@@ -58,16 +56,13 @@ class Reducer:
     ) -> None:
         self.overlap, self.replicate, self._reached = overlap, replicate, reached
         self.order = [bucket for unit in reversed(units) for bucket in reversed(unit.trainable)]
-        # Of each parameter, by its id, the place of its bucket in that order.
         self._places = {key: place for place, bucket in enumerate(self.order) for key in bucket.slots}
         # Slots, and the small gradients that wait for their copy: on a GPU a kernel for each costs more than its bytes.
         self._small: list[tuple[Tensor, Tensor]] | None = [] if door.drives(comm.device) else None
         self._in_backward = self._reducing = False
-        # How many buckets of `order` this backward has begun to reduce.
         self._next = 0
         # Reductions over the ranks, each with those over replicas that are queued right behind it.
         self._in_flight: deque[tuple[Bucket, Handle, list[Handle]]] = deque()
-        # Waits for reductions, in the place of the stream that computes.
         self._stream: torch.cuda.Stream | None = None
         # Weak: Python's collector does not see what hooks hold; a strong reference would keep a forgotten engine alive.
         self_ = ref(self)
@@ -83,7 +78,6 @@ class Reducer:
         ]
 
     def begin(self, reduce: bool) -> None:
-        """Before a backward; `reduce` says whether its gradients are reduced or wait for a later backward's."""
         self._in_backward, self._reducing, self._next = True, reduce, 0
         for bucket in self.order:
             bucket.gradients.arrived.clear()
@@ -102,8 +96,7 @@ class Reducer:
         gradients, slot = bucket.gradients, bucket.slots[key]
         if self._reducing and place < self._next:
             raise StateError(
-                f"{slot.name} got a second gradient after its bucket was reduced; "
-                "use activation checkpointing with use_reentrant=False"
+                f"{slot.name} got a second gradient after its bucket was reduced; checkpoint with use_reentrant=False"
             )
         local = bucket.local_gradients()
         gradient = take_gradient(parameter)
@@ -127,7 +120,7 @@ class Reducer:
     @torch.no_grad()
     def fill(self, unit: Unit) -> None:
         """In backward: a unit gets no more gradients, so write zeros for those that have not come. (Persistent buckets
-        of stage 3 may be used from anywhere: theirs are written when backward has ended.)"""
+        may be used from anywhere: theirs come at the end.)"""
         if not self._in_backward:
             return
         self._copy_small()
@@ -150,8 +143,7 @@ class Reducer:
                 self._collect()
 
     def end(self) -> None:
-        """After a backward that finished or failed: gradients that come now are strays, and those on their way to the
-        host are there."""
+        """After a backward: gradients that come now are strays."""
         self._in_backward = False
         if self._small:
             self._small.clear()
@@ -204,8 +196,7 @@ class Reducer:
             bucket.collect(average)
 
     def _start_replicas(self, bucket: Bucket, handle: Handle) -> list[Handle]:
-        """On a GPU average over replicas right behind the reduction, on a stream of its own: neither the host nor what
-        computes waits. (On a CPU that comes when the reduction is collected.)"""
+        """On a GPU average over replicas right behind the reduction: nobody waits."""
         if self.replicate is None or not handle.queued:
             return []
         self._stream = self._stream or door.stream(self.replicate.device)
@@ -217,7 +208,7 @@ class Reducer:
 
 def shards(average: Tensor, layout: Layout) -> tuple[Tensor, ...]:
     """The shards in an average as long as the bucket, else the one that it is. Each is averaged over replicas by
-    itself, so that ranks which have all of them add in the same order as those with one, and end with the same bits."""
+    itself, so that additions have one order, however many a rank has."""
     if not average.numel():
         return ()
     count = layout.numel // layout.shard_numel if average.numel() == layout.numel else 1

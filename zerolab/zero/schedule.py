@@ -1,11 +1,9 @@
 """When a unit's parameters must be here: hooks on its modules, and units gathered ahead.
 
-Forward     before a module: gather its unit. After it: release, once all modules of the unit have run, unless
-            it is kept for its backward.
+Forward     before a module: gather its unit. After all modules of the unit: release, unless it is kept.
 Backward    when the gradient of a module's output arrives: gather again. When backward comes to an earlier run,
             release: all that later runs recorded has been computed.
-Recompute   a checkpointed module runs its forward again inside backward: its unit is gathered, if it is not
-            here, and stays.
+Recompute   a checkpointed module runs its forward again inside backward: its unit is gathered, and stays.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
+from operator import attrgetter
 from threading import get_ident
 from typing import Any
 from weakref import WeakValueDictionary
@@ -24,21 +23,14 @@ from torch.utils._pytree import tree_leaves
 
 from zerolab.collectives.call import phase
 from zerolab.errors import StateError
-from zerolab.zero.units import Unit, settle_all
+from zerolab.zero.units import Presence, Unit, settle_all
 
-COPY = (
-    "a copy or a pickle of a model that is in a ZeroEngine would be parted from it: take engine.state_dict(), which "
-    "every rank calls, and load it into a new model"
-)
+COPY = "a copy or a pickle of a model that is in a ZeroEngine would be parted from it: take engine.state_dict()"
 
 
 class Hook:
-    """A function that a module calls around its forward. It refuses to be copied or pickled with its module, since the
-    copy would call it, too.
-
-    Under torch.compile one graph ends, the function runs, and the next graph begins. Compiled itself, it would be
-    several graphs more for each unit.
-    """
+    """A function that a module calls around its forward. It refuses to be copied with its module, since the copy would
+    call it, too. Under torch.compile one graph ends, the function runs, and the next graph begins."""
 
     def __init__(self, run: Callable[..., Any]) -> None:
         self.run = run
@@ -59,8 +51,7 @@ class Hook:
 
 
 class Guards:
-    """What is attached to an engine from outside: objects with methods for some of these moments. Each may raise, which
-    ends the call that it is told of. The engine knows nothing of what they do.
+    """What is attached to an engine from outside: objects with methods for some of these moments. Each may raise.
 
     attach(engine), detach(engine)            the engine is complete; it is closed
     before_call()                             the engine is called
@@ -88,8 +79,7 @@ class Guards:
 
 
 def nodes_of(outputs: list[torch.Tensor]) -> set[Any]:
-    """The nodes of autograd's graph that made these tensors. A view may lose its node to a later write in place; the
-    node of its base stays."""
+    """The nodes of autograd's graph that made these tensors, and the bases of views."""
     if not torch.is_grad_enabled():
         return set()
     followed = [output for output in outputs if output.requires_grad]
@@ -131,12 +121,10 @@ class ExecutionOrder:
     """Runs of units. A forward is taken to go as the last one went; a backward, the way of its forwards back.
 
     Of the operations that autograd may compute next, it takes the one that the forward recorded last. So when backward
-    comes to the outputs of one run, it has computed all that later runs recorded. A parameter that a later run had and
-    that has no gradient by then was not used there, as in an expert to which no token came. It gets none in this
-    backward, unless backward has yet to come to another run of its unit.
+    comes to the outputs of one run, it has computed all that later runs recorded. A parameter of a later run that has
+    no gradient by then was not used there, as in an expert to which no token came.
 
-    last      the units of the last forward's runs, in order. Before the first forward it is a guess: each unit once,
-              then, at the end, once more for each further module that it has
+    last      the units of the last forward's runs, in order; before the first forward a guess
     running   the units of this forward's runs so far
     """
 
@@ -169,8 +157,7 @@ class ExecutionOrder:
         self.last, self.running, self.is_guess = self.running, [], False
 
     def begin_backward(self, run: UnitRun) -> tuple[list[Unit], list[Unit]]:
-        """Backward comes to the outputs of a run. Returns the units that get no more gradients in this backward, and
-        those of the runs before, the nearest first."""
+        """Backward comes to the outputs of a run. Returns units that get no more gradients, and those to come."""
         run.begun = True
         self._ahead.pop(run.left, None)
         coming = [other.unit for left, other in reversed(list(self._ahead.items())) if left < run.left]
@@ -186,10 +173,11 @@ class ExecutionOrder:
 class GatherSchedule:
     """Gathers and releases units around their modules' forward and backward.
 
+    limits   how much may come ahead and be kept (`limits.py`); None: the next unit comes, and none is kept
     fill     called of a unit that gets no more gradients in this backward: those that did not come are zero
     reached  called when autograd comes to what the model gave
     pinned   units that stay until parameters have new values: somebody may have views of them
-    open     units of which not all uses are noticed, so that nobody knows when their last gradient comes
+    open     units of which not all uses are noticed, nor when their last gradient comes
     """
 
     def __init__(
@@ -198,12 +186,13 @@ class GatherSchedule:
         units: list[Unit],
         shards_parameters: bool,
         prefetch: bool,
+        limits: Any,
         guards: Guards,
         fill: Callable[[Unit], None],
         reached: Callable[[], None],
     ) -> None:
         self.units, self.shards_parameters = units, shards_parameters
-        self.prefetch, self.guards = prefetch, guards
+        self.prefetch, self.limits, self.guards = prefetch, limits, guards
         self.fill, self.reached = fill, reached
         # In the loss: a forward has ended whose backward has not.
         self.in_loss = self.in_backward = self.is_summoned = False
@@ -230,8 +219,8 @@ class GatherSchedule:
         ]
 
     def _hook_lightly(self, unit: Unit, module: nn.Module) -> list[Any]:
-        """Stages 0 to 2, whose units are always here: only wait for new parameters. The hook also ends a compiled graph
-        at each unit; one graph of the whole model would bring all its gradients at once, at the end."""
+        """Stages 0 to 2: only wait for new parameters. The hook also ends a compiled graph at each unit; one graph of
+        the whole model would bring all its gradients at once."""
         return [module.register_forward_pre_hook(Hook(lambda *_: self.arrive(unit)), prepend=True)]
 
     def remove(self) -> None:
@@ -252,7 +241,6 @@ class GatherSchedule:
             unit.release()
 
     def release_unused(self, unit: Unit) -> None:
-        """Release a unit that was gathered for something else, unless it runs or is kept."""
         if not (self.in_backward or unit.inside or unit.kept):
             self.release(unit)
 
@@ -265,7 +253,6 @@ class GatherSchedule:
                 self.release(unit)
 
     def new_values(self) -> None:
-        """Parameters have new values: what is gathered has the old ones, and so has every view."""
         self.pinned.clear()
         self.open.clear()
         self.release_all()
@@ -290,14 +277,12 @@ class GatherSchedule:
             self.open.update(self.units)
         for unit in self.units:
             if unit.inside:
-                # The last forward failed half-way.
                 self.lend(unit, False)
             unit.inside = unit.ran = 0
         self._entered.clear()
         self.order.running.clear()
 
     def _end_forward(self, model: nn.Module, output: Any) -> None:
-        """Release what a forward left (a prefetched unit that was skipped, say), and learn the order of units."""
         if self.in_backward or self.thread != get_ident():
             return
         self.thread = None
@@ -354,7 +339,6 @@ class GatherSchedule:
         return bool(nodes)
 
     def lend(self, unit: Unit, lent: bool) -> None:
-        """Let everybody use the gathered parameters of a unit, or no longer."""
         if self.shards_parameters and not self.is_summoned:
             self.guards.tell("lend" if lent else "take_back", unit)
 
@@ -390,17 +374,31 @@ class GatherSchedule:
         self.order.end_backward()
         self.release_all()
 
-    # How much is here at a time. (`limits.py` has other answers.)
+    # How much is here at a time.
 
     def gather_ahead(self, coming: list[Unit]) -> None:
         """Start to gather the next of the units to come, and to read the one after it, should it be on a disk."""
-        for unit in coming[:1]:
+        count = 1
+        if self.limits is not None:
+            sizes = ((unit.numel, unit.presence is not Presence.SHARDED) for unit in coming)
+            count = self.limits.ahead(sizes, self.limits.live(self.units))
+        for unit in coming[:count]:
             unit.start_gather()
-        for unit in coming[1:2]:
+        for unit in coming[count : count + 1]:
             unit.prefetch()
 
     def keeps(self, unit: Unit) -> bool:
-        return False
+        """Whether a unit that has run in forward stays. Where another ran the last time nobody knows its next use."""
+        order, at = self.order, len(self.order.running)
+        if self.limits is None or order.last[at - 1 : at] != order.running[-1:]:
+            return False
+        return bool(self.limits.keeps(unit, order.following(), attrgetter("numel")))
 
     def make_room(self, unit: Unit) -> None:
-        """A forward is about to gather a unit."""
+        """Let go of what earlier units kept, if this one beside them is too much."""
+        if self.limits is None or unit.presence is not Presence.SHARDED:
+            return
+        if not self.limits.has_room(self.limits.live(self.units), unit.numel):
+            for other in self.units:
+                if other.kept:
+                    self.release(other)

@@ -5,13 +5,10 @@ model from the meta device; and the optimizer's probe.
         model = GPT2(config)                        # shapes, no memory
     engine = ZeroEngine(model, comm, stage=3, lr=1e-3)
 
-A unit's parameters get their memory, in flat buffers where they can stay; its modules write first values by their own
-`reset_parameters`, children first, and then by `init(module)`; rank 0's are handed around. At stage 3 a rank then keeps
-its shard, and the next unit begins: the most that building takes is the shards and the largest unit.
+A unit's parameters get their memory; its modules write first values by their own `reset_parameters`, children first,
+and then by `init(module)`; rank 0's are handed around. At stage 3 a rank keeps its shard, and the next unit begins.
 
-A rank updates flat slices of what are matrices in the model. So the probe steps small parameters whole and, side by
-side, slices of them, and compares values and states. What changes only after more steps than these, and keeps no
-state that shows it, is not found.
+A rank updates flat slices of matrices. So the probe steps small parameters whole and, side by side, slices of them.
 """
 
 from __future__ import annotations
@@ -45,37 +42,27 @@ models_in_use: WeakSet[nn.Module] = WeakSet()
 def check_model(model: nn.Module, device: torch.device, ranks: int = 1, precision: Precision | None = None) -> None:
     """Refuse a model that is elsewhere, in use or half-way through a step, or of which ranks would differ."""
     if model in models_in_use:
-        raise InputError(
-            f"this {type(model).__name__} is in an engine already, or was left without its parameters by stage 3; "
-            "build a new model, or close() the other engine first"
-        )
+        raise InputError(f"this {type(model).__name__} is in an engine already; close() that, or build a new model")
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if not tensor.is_meta and not same_device(tensor.device, device):
             raise InputError(f"{name} is on {tensor.device}, the ranks are on {device}; call model.to(comm.device)")
     names: dict[int, str] = {}
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
-            raise InputError(
-                f"{name} already has a gradient; wrap the model before the first backward, or zero_grad() it"
-            )
+            raise InputError(f"{name} has a gradient; wrap the model before its first backward, or zero_grad() it")
         other = names.setdefault(address(parameter), name)
         if parameter.numel() and other != name:
             raise InputError(
-                f"{name} and {other} are two parameters in one memory, which would be parted; tie them by "
-                "using the same nn.Parameter in both places"
+                f"{name} and {other} are two parameters in one memory; use the same nn.Parameter in both places"
             )
         if precision is not None and parameter.dtype.is_complex and parameter.requires_grad:
-            raise InputError(
-                f"{name} is complex, and a precision says nothing of complex numbers; leave precision out, or keep the "
-                "real and imaginary parts in two parameters"
-            )
+            raise InputError(f"{name} is complex, and a precision says nothing of complex numbers; leave it out")
     for name, module in model.named_modules():
         limit = getattr(module, "max_norm", None)
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and limit is not None and ranks > 1:
             raise InputError(
-                f"{name or 'the model'} has max_norm={limit:g}, by which a forward writes to the rows it looks up, "
-                "on each rank others; leave it out, and scale the rows that are too long between steps, inside "
-                "`with engine.summon_full_params():`"
+                f"{name or 'the model'} has max_norm={limit:g}, by which a forward writes to the rows it looks up, on "
+                "each rank others; scale them between steps, inside `with engine.summon_full_params():`"
             )
 
 
@@ -108,17 +95,15 @@ def on_meta(module: nn.Module) -> list[str]:
 
 
 def reset_of(module: nn.Module) -> Callable[[], object] | None:
-    """The method by which a module writes its first values; torch's attention has it under a private name."""
     return getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
 
 
 def find_init(model: nn.Module, init: Init | None) -> Init | None:
-    """What writes first values besides `reset_parameters`: the one given, else the model's own `init_module`. Refuse
-    what no module could write, while the model is as it was."""
+    """What writes first values: the one given, else `model.init_module`. Refuse what no module could write."""
     if init is not None and not any(map(on_meta, model.modules())):
         raise InputError(
-            f"init is given, and no tensor of this {type(model).__name__} is on the meta device, so nothing would "
-            'be written; leave it out, or build the model inside torch.device("meta")'
+            f"init is given, and no tensor of this {type(model).__name__} is on the meta device; leave it out, or "
+            'build the model inside torch.device("meta")'
         )
     init = init or getattr(model, "init_module", None)
     for path, module in model.named_modules():
@@ -127,8 +112,7 @@ def find_init(model: nn.Module, init: Init | None) -> Init | None:
             what = f"{there[0]} in memory" if there else "no reset_parameters to write its first values"
             raise InputError(
                 f"{path or 'the model'} ({type(module).__name__}) has {new[0]} on the meta device and {what}; build "
-                "all of it there, and give its class reset_parameters, or give ZeroEngine(init=...), a function of a "
-                "module"
+                "all of it there, and give its class reset_parameters, or give ZeroEngine(init=...)"
             )
     if not values_here():
         leave_meta(model)
@@ -150,8 +134,8 @@ def leave_meta(model: nn.Module) -> None:
 def materialize(
     model: nn.Module, units: list[Unit], comm: Collectives, init: Init | None, flats: dict[Bucket, Tensor]
 ) -> Iterator[Bucket]:
-    """All buckets, unit by unit, each once its parameters have memory and first values. Of a bucket that was on the
-    meta device as a whole, `flats` has the flat buffer in which they lie."""
+    """All buckets, each once its parameters have memory and first values: where all were on the meta device, in the
+    flat buffer that `flats` has."""
     inner = {module for unit in units for module in unit.modules}
     named = reversed([(parameter, module) for module in model.modules() for parameter in module.parameters(False)])
     # The module under whose name a parameter stands: it has the last word on the values of a tied one.
@@ -167,7 +151,6 @@ def materialize(
                 yield from parts_of(child)
         yield module
 
-    # In the end the buffers of modules that stand in no unit.
     for modules, buckets in [*((unit.modules, unit.buckets) for unit in units), ([model], [])]:
         parts = sorted((part for module in modules for part in parts_of(module)), key=owns_all)
         new = list(filter(on_meta, parts))
@@ -188,7 +171,6 @@ def materialize(
             for module in parts:
                 init(module)
         if comm.rank == 0:
-            # All others get its values anyway.
             check_written(model, new)
         yield from buckets
 
@@ -206,8 +188,7 @@ def check_written(model: nn.Module, modules: list[nn.Module]) -> None:
 
 
 def put(old: Tensor, memory: Tensor) -> None:
-    """Give a tensor on the meta device memory, whose values are marked as not written where the dtype can say so. It
-    stays the same object, which several modules may hold."""
+    """Give a tensor on the meta device memory, marked as not written. It stays the same object."""
     memory.fill_(float("nan")) if memory.is_floating_point() or memory.is_complex() else memory.zero_()
     # Made from `data`, it has a version of its own: writes to its neighbours in the flat buffer do not count as its.
     new = nn.Parameter(memory.data, old.requires_grad) if isinstance(old, nn.Parameter) else memory
@@ -228,7 +209,7 @@ CASES = (
     ((160, 144), (360 * EVEN, 360 * EVEN)),
 )
 """Shapes of parameters and sizes of their slices. Slices that are cut evenly have an optimizer each, and end with the
-same bits. Others share one, and may differ by rounding, which kernels do otherwise in a tensor's last elements."""
+same bits. Others share one, and may differ by rounding."""
 STEPS = (
     *[(0, scale) for scale in (1.0, 1.0, 1.0, 0.0, 0.0, *[1.0] * 6, 1e-3, 1.0)],
     *[(1_000, 1.0), (1_000_000, 1.0), (0, 1e3)],
@@ -244,8 +225,8 @@ _found: dict[tuple[Any, ...], StateSize] = {}
 def probe(factory: Factory, device: torch.device = CPU, in_parts: bool = False) -> tuple[StateSize, dict[str, Any]]:
     """What the optimizer keeps per element and per tensor if it steps on `device`; its name and its options.
 
-    `in_parts`: a step will be made by several calls. No generator of random numbers is moved. Raises an InputError if
-    the optimizer is not elementwise or, with `in_parts`, keeps something of a step in attributes of its own.
+    `in_parts`: a step will be made by several calls. Raises an InputError if the optimizer is not elementwise or, with
+    `in_parts`, keeps something of a step in attributes of its own.
     """
     gpus = [device.index or 0] if device.type == "cuda" else []
     # Nobody tracks or prices what the probe does, and its tensors have values in a virtual world, too.
@@ -278,9 +259,8 @@ def _measure(factory: Factory, device: torch.device, in_parts: bool) -> StateSiz
         resumes = False
     if in_parts and not resumes:
         raise InputError(
-            f"{type(whole).__name__} keeps something of a step in itself, such as a count of steps, and here one step "
-            "is made of several calls, one for each sub-group of parameters: keep that in the options or the state of "
-            "the optimizer, or leave states on the device and in the model's dtype"
+            f"{type(whole).__name__} keeps something of a step in itself, and here one step is made of several calls: "
+            "keep that in the options or the state, or leave states on the device and in the model's dtype"
         )
     complete = resumes and whole.state_dict().keys() == {"state", "param_groups"}
     kept = {name: value for state in whole.state.values() for name, value in state.items() if torch.is_tensor(value)}
@@ -293,8 +273,7 @@ def _follow(
 ) -> Optimizer:
     """Step a parameter and its slices side by side; the parameter's optimizer. Raises an InputError if they part.
 
-    `resume`: each step has a new optimizer, with the state and the options of the one before, which is what
-    checkpoints have."""
+    `resume`: each step has a new optimizer, with the state and the options of the one before."""
     generator = torch.Generator("cpu").manual_seed(0)
 
     def drawn() -> torch.Tensor:
@@ -323,7 +302,6 @@ def _follow(
         seen = {"values": (whole, slices)}
         for name, value in optimizer.state.get(whole, {}).items():
             seen[f"state {name!r}"] = value, [states.get(part, {}).get(name, []) for part in slices]
-        # To compare costs more than a step.
         for name, (value, parts) in seen.items() if at % 5 == 0 else ():
             if isinstance(value, torch.Tensor | int | float) and not _alike(value, parts, 0.0 if even else 1e-6):
                 raise InputError(

@@ -1,7 +1,7 @@
 """The optimizer step: over what one rank owns, run by run, and back to where parameters are stored.
 
-An elementwise optimizer (SGD, Adam, AdamW, RMSprop, ...) computes each element's update from that element's own
-gradient and state, so a rank that holds a slice can update it alone, with the same bits as the whole would get.
+An elementwise optimizer computes each element's update from that element's own gradient and state, so a rank that holds
+a slice can update it alone, with the same bits as the whole would get.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from zerolab.zero.bucket import Bucket, DeviceTier
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step did. `norm` is the gradients' norm before clipping, or None if clipping is off; `loss_scale` is that
-    of the step, 1.0 if losses are not scaled."""
+    """What a step did. `norm` is the gradients' norm before clipping, or None if clipping is off."""
 
     norm: float | None = None
     skipped: bool = False
@@ -40,11 +39,9 @@ def check_norm(max_norm: float, norm_type: float) -> None:
 
 @torch.no_grad()
 def gradient_norm(comm: Collectives, buckets: list[Bucket], norm_type: float = 2.0) -> float:
-    """The p-norm of the gradients of all buckets over all ranks; NaN where they have no values. Moves 8 bytes a
-    rank."""
+    """The p-norm of the gradients of all buckets over all ranks; NaN where they have no values."""
     own = _partial(comm, buckets, norm_type)
     with phase("norm"):
-        # The one value of a step that the host waits for on a GPU.
         partials = numbers(comm.all_gather(own), instead=[math.nan] * comm.size)
     if math.isinf(norm_type):
         # max() would drop a NaN that is not its first argument.
@@ -53,8 +50,7 @@ def gradient_norm(comm: Collectives, buckets: list[Bucket], norm_type: float = 2
 
 
 def clip_factor(norm: float | None, max_norm: float | None) -> float:
-    """What brings gradients of the given norm down to `max_norm`, as torch.nn.utils.clip_grad_norm_ does; else 1. NaN
-    stays NaN."""
+    """What brings gradients of this norm down to `max_norm`, as torch.nn.utils.clip_grad_norm_ does. NaN stays NaN."""
     return 1.0 if norm is None or max_norm is None else min(max_norm / (norm + 1e-6), 1.0)
 
 
@@ -62,7 +58,7 @@ def measure(
     comm: Collectives, buckets: list[Bucket], clip_norm: float | None, norm_type: float, scale: float | None = None
 ) -> tuple[StepResult, float]:
     """Whether to step, which all ranks see alike, and the factor that unscales and clips the gradients. `scale`: what
-    the loss was multiplied by; None: by nothing, so that no gradient can overflow because of it."""
+    the loss was multiplied by."""
     if clip_norm is None and scale is None:
         return StepResult(), 1.0
     scale = 1.0 if scale is None else scale
@@ -138,8 +134,7 @@ class OptimizerStep:
         self.begin()
         for bucket in buckets:
             bucket.initial = None
-        # A parameter group for each of the model's, in order, also where this rank owns nothing of it: a scheduler does
-        # the same on every rank.
+        # A group for each of the model's, also where this rank owns nothing of it: schedulers do the same everywhere.
         owned: dict[Any, list[Tensor]]
         owned = {group: [] for bucket in buckets if bucket.trainable for group in bucket.plan.groups}
         for segment in self.segments:
@@ -195,7 +190,6 @@ class OptimizerStep:
         return [self.segments]
 
     def gradients_of(self, group: Sequence[ShardSegment]) -> list[Tensor]:
-        """The gradients of a group, where and as the step uses them."""
         return [segment.part(segment.bucket.for_step()).to(segment.tensor) for segment in group]
 
     def call(self, group: Sequence[ShardSegment]) -> None:

@@ -8,9 +8,9 @@ Where states are stored as the step uses them, all sub-groups are at hand all th
 
     record     for each segment:  main parameters | exp_avg | exp_avg_sq | ...      in the codecs of its storage format
 
-The widest dtypes stand first, so that each begins at a multiple of its own width, however segments are cut. A state
-that is stored as the step uses it is used where it lies in the record; others are decoded into memory of their own, and
-encoded when they go back. Main parameters that are not in the record are the rank's shard itself.
+The widest dtypes stand first, so that each begins at a multiple of its own width. A state that is stored as the step
+uses it is used where it lies; others are decoded, and encoded when they go back. Main parameters that are not in the
+record are the rank's shard itself.
 """
 
 from __future__ import annotations
@@ -62,12 +62,8 @@ class StoredState(NamedTuple):
 
 
 class StoredStep(OptimizerStep):
-    """The step where states are in memory; `DiskStep` has them on a disk.
+    """The step where states are in memory; `DiskStep` has them on a disk."""
 
-    lanes   what moves states to and from a disk
-    """
-
-    # In memory; on a disk there are none.
     _records: Sequence[Tensor] = ()
 
     tier: Tier
@@ -145,7 +141,6 @@ class StoredStep(OptimizerStep):
         self._call([segment.tensor for segment in group])
 
     def walk(self) -> Iterator[tuple[list[StoredSegment], Tensor | None]]:
-        """Each sub-group with its record, if it has one, until the next is asked for."""
         return zip_longest(self.groups, self._records)
 
     # Where records are.
@@ -163,7 +158,6 @@ class StoredStep(OptimizerStep):
     # For the ledger.
 
     def resting(self) -> list[Tensor]:
-        """States that rest in memory."""
         long = [value for segment in self.segments if self.stays for value in self._long(segment).values()]
         short = [value for segment in self.segments for value in self.counters(segment).values()]
         return [*self._records, *long, *(value for value in short if isinstance(value, Tensor))]
@@ -175,8 +169,7 @@ class StoredStep(OptimizerStep):
     # What a checkpoint keeps.
 
     def stored(self, writing: bool = False) -> Iterator[list[StoredState]]:
-        """All states as they are stored, a sub-group at a time, each until the next is asked for. With `writing`, what
-        is written to their bytes stays."""
+        """All states, a sub-group at a time, each until the next is asked for; with `writing`, to be written."""
         for number, group in enumerate(self.groups):
             if self.stays:
                 yield [
@@ -190,8 +183,7 @@ class StoredStep(OptimizerStep):
                     self.write(number)
 
     def counters(self, segment: StoredSegment) -> dict[str, Any]:
-        """What the optimizer keeps of a segment beside its long states: the step counter. Empty before its first
-        step."""
+        """What the optimizer keeps of a segment beside its long states: the step counter."""
         state = self.optimizer.state.get(segment.tensor, {})
         return {name: value for name, value in state.items() if name not in segment.format.states}
 
@@ -200,8 +192,7 @@ class StoredStep(OptimizerStep):
         return all(name in state and state[name].numel() == numel for name in segment.format.states)
 
     def go_on(self, segment: StoredSegment, counters: dict[str, Any]) -> None:
-        """Have states for a segment as after some steps, of which `counters` are known. The long ones are zero until
-        they are written (`stored`)."""
+        """Have states for a segment as after some steps; the long ones are zero until they are written (`stored`)."""
         long = {name: torch.zeros_like(segment.tensor) for name in segment.format.states}
         self.optimizer.state[segment.tensor] = {**counters, **long}
 
@@ -255,8 +246,7 @@ class StoredStep(OptimizerStep):
         return [arrived.pop(0).to(segment.tensor) for segment in group]
 
     def _bring(self) -> Iterator[list[Tensor]]:
-        """Those of one sub-group after the other, to be taken out of the list; while one steps, those of the next
-        come."""
+        """Those of one sub-group after the other; while one steps, those of the next come."""
         coming: list[tuple[list[Tensor], torch.cuda.Event]] = []
         for group in [*self.groups, []]:
             reduced = [segment.part(segment.bucket.for_step()) for segment in group]
@@ -265,7 +255,6 @@ class StoredStep(OptimizerStep):
             for arrived, came in coming:
                 door.finish(came)
                 yield arrived
-            # In order, so that all have come with the last.
             coming = [(gradients, came) for came in events[-1:]]
 
 
@@ -300,10 +289,9 @@ def decoded(codec: Codec, raw: Tensor, segment: StoredSegment) -> Tensor:
 def in_parts(optimizer: torch.optim.Optimizer, calls: int) -> Iterator[Callable[[Sequence[Tensor]], None]]:
     """One step of an optimizer in so many calls of the function that this gives, each over some of its parameters.
 
-    An optimizer would look through all of them at each call, of which large models have thousands. Some count steps in
-    the options of a parameter group (`group["step"] += 1`), or keep a running weight there: each call begins with the
-    options as they were before the step, and in the end a group has those that the last call with a parameter of it
-    left.
+    (It would look through thousands at each.) Some optimizers count steps in the options of a group
+    (`group["step"] += 1`): each call begins with the options as they were before the step, and in the end a group has
+    those that the last call with a parameter of it left.
     """
     if calls < 2:
         yield lambda _: optimizer.step()
@@ -335,8 +323,7 @@ def in_parts(optimizer: torch.optim.Optimizer, calls: int) -> Iterator[Callable[
 
 
 class DiskStep(StoredStep):
-    """The step where states rest in a file of this rank's own. `trace`, if set, is called after each read, computation
-    and write with its times (`zerolab.offload.lane.pipeline`)."""
+    """The step where states rest in a file of this rank's own. `trace` is called with the times of each part."""
 
     trace: Trace[int] | None = None
     _buffers: Sequence[Tensor] = ()
@@ -356,7 +343,6 @@ class DiskStep(StoredStep):
 
     def forget(self) -> None:
         super().forget()
-        # Returns once no thread touches a buffer.
         if self._walk is not None:
             self._walk.close()
 

@@ -7,8 +7,7 @@ equals the innermost). A state is then sharded along the first few axes, and one
     depth 1   |---- rank 0 ----|---- rank 1 ----|            sharded along the first axis
     depth 2   | 0, 0 |  0, 1   | 1, 0 |  1, 1   |            sharded along both
 
-What a rank has at depth d contains what it has at depth d + 1. So all that ZeRO moves is a move between depths: up by
-an all-gather along one axis, down by a reduce-scatter.
+So all that ZeRO moves is a move between depths: up by an all-gather along one axis, down by a reduce-scatter.
 """
 
 from __future__ import annotations
@@ -92,8 +91,8 @@ class StateTable:
 
     @cached_property
     def keeps_main(self) -> bool:
-        """Whether main parameters are stored beside the parameters, since dtype or tier differ, or on a disk, which
-        cannot be updated in place. Else they are a view of them, since what a rank owns is a part of what it stores."""
+        """Whether main parameters are stored beside the parameters, since dtype or tier differ, or on a disk. Else they
+        are a view of them, since what a rank owns is a part of what it stores."""
         stored, own = self.parameters, self.optimizer
         return own is not None and not (own.tier == stored.tier != "disk" and own.dtype == stored.dtype)
 

@@ -101,8 +101,7 @@ class HostTier(Tier):
         return super().open(bucket)
 
     def _send(self, mine: Tensor, shard: Tensor) -> Tensor:
-        """A shard to where `mine` lies. To a GPU the host goes on at once, and the shard is cast there if it travels in
-        another dtype: `copies.py` says why. On the host it has come on return."""
+        """A shard to where `mine` lies. To a GPU the host goes on at once, where the shard is cast."""
         if not door.holds(mine) or door.holds(shard):
             return mine.copy_(shard)
         self._is_read = True
@@ -118,11 +117,8 @@ class HostTier(Tier):
 
 
 class DiskTier(HostTier):
-    """Shards in a file; as many elements as `max_in_cpu` says, of the first buckets, stay on the host.
-
-    A shard passes through a buffer, which is free, or opened to be written, or under a transfer. A copy to a GPU may
-    still read the first of the free ones, which is taken last.
-    """
+    """Shards in a file; as many elements as `max_in_cpu` says, of the first buckets, stay on the host. A shard passes
+    through a buffer. A copy to a GPU may still read the first of the free ones, which is taken last."""
 
     def __init__(self, comm: Collectives, offload: Offload) -> None:
         super().__init__(comm, offload)
@@ -140,13 +136,12 @@ class DiskTier(HostTier):
         numel = max(bucket.layout.shard_numel for bucket in self._numbers)
         if self.offload.buffer_numel is not None and self.offload.buffer_numel < numel:
             raise InputError(
-                f"a buffer of {self.offload.buffer_numel} elements is shorter than the largest shard on disk, {numel} "
+                f"a buffer of {self.offload.buffer_numel} elements is shorter than the largest shard, {numel} "
                 "elements; make buffers larger, or buckets smaller (bucket_numel)"
             )
         sizes = [bucket.layout.shard_numel * bucket.dtypes.shard.itemsize for bucket in self._numbers]
         self._file = open_file(self.offload.folder, f"parameters-rank{self.comm.rank}", sizes)
         self.lanes = [Lane([self._file])]
-        # One to write while another is read, at least.
         count, pin = max(2, self.offload.buffer_count), door.drives(self.comm.device)
         self.buffers = [aligned(max(sizes), pin) for _ in range(count)]
         self.free = list(self.buffers)
@@ -178,12 +173,10 @@ class DiskTier(HostTier):
             self._write_open()
             # Shards that were read ahead hold the values from before this step.
             self._drop_coming()
-            # Zeros where the bucket has padding.
             self._open = (bucket, self._free_buffer().zero_())
         return self._values(*self._open)
 
     def flush(self) -> None:
-        # Shards that stay in memory have come.
         super().flush()
         self._write_open()
         self._end(self._leaving)
@@ -258,8 +251,8 @@ def changing(engine: Engine, what: str) -> Iterator[None]:
 
 @contextmanager
 def all_hear(engine: Engine) -> Iterator[None]:
-    """Within, transfers may fail on one rank; then every rank raises the same OffloadError. A collective, where states
-    rest on a disk: 8 bytes a rank travel if none failed."""
+    """Within, transfers may fail on one rank; then every rank raises the same OffloadError. A collective where states
+    are on a disk, of 8 bytes a rank."""
     error: OffloadError | None = None
     try:
         yield

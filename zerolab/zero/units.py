@@ -1,8 +1,7 @@
 """Which parameters travel together: a model as a list of units, a unit as a few buckets.
 
 A unit is one or several modules that are gathered, used and released as one: an embedding, a transformer block,
-the head. A bucket is one flat buffer of a unit; parameters of other dtypes, and frozen ones, have buckets of
-their own, so that no byte is reduced or updated for nothing.
+the head. A bucket is one flat buffer of a unit; parameters of other dtypes, and frozen ones, have their own.
 """
 
 from __future__ import annotations
@@ -54,9 +53,9 @@ class Unit:
     numel      their elements, padding included
     gathering  the calls by which they came last, or are coming; none of those that failed
     arriving   the calls by which new parameters come that a step has published
-    inside     how many runs of its modules have begun and not ended; while there are any, everybody may use parameters
+    inside     how many runs of its modules have begun and not ended
     ran        how many runs have ended in this forward
-    kept       whether it stays after its forward for its backward, though nobody computes with it now
+    kept       whether it stays after its forward for its backward
     """
 
     def __init__(self, name: str, modules: list[nn.Module], buckets: list[Bucket]) -> None:
@@ -96,8 +95,7 @@ class Unit:
         if self.presence is Presence.GATHERED:
             return
         self.start_gather()
-        # What the others sent is here. They may still read this rank's shard: whoever writes to it calls `settle` first
-        # (`full_parameters.py`).
+        # What the others sent is here. They may still read this rank's shard: who writes to it calls `settle` first.
         self._wait(Handle.arrived)
         for bucket in self.gathered:
             point(bucket.parameters, bucket.views)
@@ -137,8 +135,7 @@ class Unit:
         self.arriving = []
 
     def _shards(self) -> list[torch.Tensor]:
-        """This rank's shards, all of them before the first is sent: one that cannot be read from the disk must not
-        leave this rank half-way into a unit."""
+        """This rank's shards, all before the first is sent: one that cannot be read must not leave it half-way."""
         try:
             return [bucket.tier.fetch(bucket, bucket.own_part(bucket.whole)) for bucket in self.gathered]
         except Exception:
@@ -183,8 +180,7 @@ def find_units(
 
 
 def guess_modules(model: nn.Module) -> list[nn.Module]:
-    """Units of a model that does not name them: the entries of its lists of layers, what stands beside the lists,
-    and the model itself if parameters hang on it directly."""
+    """Units of a model that does not name them: the entries of its lists of layers, and what stands beside them."""
     found: list[nn.Module] = []
 
     def visit(module: nn.Module) -> None:
@@ -209,8 +205,7 @@ def join_tied(
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     inner = {id(module) for module in modules}
     groups: list[tuple[list[nn.Module], dict[int, nn.Parameter]]] = []
-    # The model itself stands first, so that what hangs on it directly is reduced last: those gradients may come late,
-    # and no other reduction shall wait for them.
+    # The model itself stands first, so that what hangs on it directly, whose gradients may come late, is reduced last.
     for module in [*([] if id(model) in inner else [model]), *dict.fromkeys(modules)]:
         parameters = {id(p): p for p in own_parameters(module, inner) if id(p) in names}
         if not parameters:

@@ -31,7 +31,7 @@ from zerolab.precision.scaler import LossScaler, find_scaler
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.full_parameters import FullParameters
 from zerolab.zero.guards import DEFAULT
-from zerolab.zero.limits import NO_LIMITS, LimitedSchedule, Stage3Limits
+from zerolab.zero.limits import NO_LIMITS, Stage3Limits
 from zerolab.zero.start import Init, check_alike, check_model, find_init, materialize, models_in_use, probe
 from zerolab.zero.step import Factory, StepResult, check_norm, default_factory
 from zerolab.zero.stored_step import DiskStep, StoredStep
@@ -72,9 +72,8 @@ class ZeroEngine(FullParameters):
                   reset_parameters; default: model.init_module, if there is one (`start.py`)
     guards        what is attached from outside (`guards.py`); () for models that use weights inside their unit only
 
-    A parameter that a backward does not reach counts as one whose gradient is zero. At stage 3 all ranks must run
-    the same units in the same order, since they gather them together. docs/gestures.md says what else works as in plain
-    torch.
+    A parameter that a backward does not reach counts as one whose gradient is zero. At stage 3 all ranks must run the
+    same units in the same order. docs/gestures.md says what else works as in plain torch.
     """
 
     def __init__(
@@ -140,8 +139,8 @@ class ZeroEngine(FullParameters):
         return super().__call__(*args, **kwargs)
 
     def reached(self) -> None:
-        """Autograd has come to what the model gave, or to one of its parameters. Where nobody has said that a backward
-        begins, as `engine.backward` does, `loss.backward()` runs: one begins, and ends by autograd's own callback."""
+        """Autograd has come to what the model gave, or to one of its parameters. Outside `engine.backward` it is
+        `loss.backward()` that runs: a backward begins, and ends by autograd's own callback."""
         if self.schedule.in_backward:
             return
         if (phase_now() if door.drives(self.comm.device) else current_phase.get()) == "backward":
@@ -160,8 +159,7 @@ class ZeroEngine(FullParameters):
             return
         if self.loss_scale != 1.0:
             raise StateError(
-                f"loss.backward() takes the loss as it is, and fp16 scales it by {self.loss_scale:g}; call "
-                "engine.backward(loss)"
+                f"fp16 scales losses by {self.loss_scale:g}, which loss.backward() does not; call engine.backward(loss)"
             )
         self.check_ready()
         self.begin_backward()
@@ -178,14 +176,12 @@ class ZeroEngine(FullParameters):
                 trained = [its for bucket in self.reducer.order for its in bucket.parameters if its.requires_grad]
                 return any(_will_engine_execute_node(get_gradient_edge(parameter).node) for parameter in trained)
         except (RuntimeError, AttributeError):
-            # Of what torch.autograd.grad was asked for torch does not say it, and in a transform of torch.func a
-            # parameter has no node: both hand gradients to their caller.
+            # torch.autograd.grad and transforms of torch.func, which hand gradients to their caller.
             return False
 
     def step(self) -> StepResult:
         result = super().step()
         if self._computes_in_fp8:
-            # Each rank scales by what it has seen itself, so nothing travels.
             update_amax_history(self.model)
         return result
 
@@ -214,9 +210,6 @@ class ZeroEngine(FullParameters):
     def make_tier(self) -> Tier:
         return TIERS[self.offload.parameters](self.comm, self.offload)
 
-    def make_schedule(self, *settings: Any) -> LimitedSchedule:
-        return LimitedSchedule(self.limits, *settings)
-
     def make_step(self, factory: Factory) -> StoredStep:
         kind = DiskStep if self.offload.optimizer == "disk" else StoredStep
         return kind(self.tier, self.offload, self.buckets, factory, self.precision, self.state_size)
@@ -228,7 +221,6 @@ class ZeroEngine(FullParameters):
             check_folder(self.offload.folder, sum(map(self._bytes_on_disk, self.buckets)))
 
     def fill_buckets(self) -> None:
-        # Nothing is refused any more.
         models_in_use.add(self.model)
         if self._computes_in_fp8 and not fp8_layers(self.model):
             fp8_linears(self.model)
@@ -256,7 +248,6 @@ class ZeroEngine(FullParameters):
 
 
 def dtypes_from(precision: Precision | None) -> Dtypes | None:
-    """The dtypes that a recipe gives the states of floating-point parameters."""
     if precision is None:
         return None
     of = precision.dtype
@@ -265,8 +256,7 @@ def dtypes_from(precision: Precision | None) -> Dtypes | None:
 
 
 def engine_labels(engine: ZeroEngine) -> Callable[[], dict[str, list[torch.Tensor | None]]]:
-    """Labels for a tracker. Where two tensors are in one storage, the kind that stays is named first: a bucket's
-    `shard` is a part of `whole` at stages 0 to 2, and local gradients may be reduced where they lie at 0 and 1."""
+    """Labels for a tracker. Where two tensors are in one storage, the kind that stays is named first."""
     offload, step = engine.offload, engine.optimizer_step
     memory = "device" if offload.optimizer == "device" else "host"
     parameters = "device" if offload.parameters == "device" else "host"

@@ -3,6 +3,9 @@
 An arena is an anonymous file in memory (memfd): nothing is left of it when the last process that maps it has ended, and
 the size of /dev/shm, which containers keep small, does not limit it. It is as large as the machine's memory from the
 start; pages come into being when they are first used, and stay to be used again.
+
+Once, over ordinary messages, ranks tell each other where their descriptors are in /proc. From then on they write short
+notes into each other's inboxes, which are pipes: what a sender wrote to memory before is there for who has read it.
 """
 
 from __future__ import annotations
