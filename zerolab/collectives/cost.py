@@ -55,8 +55,7 @@ class Link:
         return self.latency_us * 1e-6 + nbytes * 8 / (self.gbit_per_s * 1e9)
 
     def ring_seconds(self, name: str, numel: int, itemsize: int, size: int) -> float:
-        """How long a ring collective takes if all its steps last as long as that of the longest chunk. What is none of
-        `RINGS` takes no time of its own."""
+        """How long a ring collective takes if all its steps last as long as that of the longest chunk."""
         longest = 1 if name == "barrier" else chunk_bound(numel, size, 0)[1] * itemsize
         return RINGS.get(name, 0) * (size - 1) * self.seconds(longest)
 

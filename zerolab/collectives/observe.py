@@ -32,8 +32,7 @@ Tensor = torch.Tensor
 
 
 class Meter(WrappedTransport):
-    """Counts this rank's calls and the bytes it sends, by phase and collective, in all its groups. A message that the
-    rank function sends itself counts as "send"."""
+    """Counts this rank's calls and bytes, by phase and collective; what the rank function sends itself is "send"."""
 
     def __init__(self, inner: Transport) -> None:
         super().__init__(inner)
@@ -91,8 +90,7 @@ class Meter(WrappedTransport):
         return _by_collective(self.bytes, phases)
 
     def bytes_by_group(self, *phases: str) -> dict[str, int]:
-        """Bytes this rank sent in each group, by its name or its ranks ("ranks 0, 2"), of the named phases or of all.
-        "world" is what all ranks sent each other."""
+        """Bytes this rank sent in each group, by its name or its ranks ("ranks 0, 2"), and in the "world"."""
         found = _by_collective(self.group_bytes, phases)
         world = sum(self.bytes_by_collective(*phases).values()) - sum(found.values())
         return {"world": world, **found} if world else found
@@ -187,9 +185,8 @@ def overlap_seconds(one: Iterable[tuple[float, float]], other: Iterable[tuple[fl
 
 
 class Linked(WrappedTransport):
-    """Makes messages take a link's time in real seconds, on a wire out and a wire in: a rank begins to send when its
-    message before is on the other side, and `wait` returns only after the link would have delivered it. Collectives
-    whose messages are hidden are charged the ring's time as a whole."""
+    """Makes messages take a link's time, on a wire out and a wire in: a rank begins to send when its message before is
+    on the other side. Collectives whose messages are hidden are charged the ring's time as a whole."""
 
     def __init__(self, inner: Transport, link: Link) -> None:
         super().__init__(inner)
@@ -248,8 +245,7 @@ def then(request: Request, afterwards: Callable[[], None]) -> Request:
 
 
 class Checked(WrappedTransport):
-    """Before each collective, tells all ranks what this one is about to call; raises where they differ. Costs log N
-    small messages a call, so it is for tests, lessons and hunting a hang under torchrun."""
+    """Before each collective, tells all ranks what this one is about to call; raises where they differ."""
 
     def entered(self, call: Call) -> None:
         super().entered(call)

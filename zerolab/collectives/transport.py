@@ -1,5 +1,4 @@
-"""Messages between ranks: the only thing a collective of ours needs from a world. Processes, threads and lockstep each
-bring a transport.
+"""Messages between ranks: the only thing a collective of ours needs from a world, of which each brings a transport.
 
 A buffer belongs to its request until `wait()`: a sender must not write it and a receiver must not read it.
 """
@@ -49,8 +48,7 @@ class Transport(ABC):
     size: int
     device: torch.device = CPU
     posts_ahead = False
-    """Whether a receive may be posted before its message is sent, which saves the sender a wait. Where messages run in
-    the order in which they are posted, it would keep back the send that it waits for."""
+    """Whether a receive may be posted before its message is sent, which saves the sender a wait."""
     queues = False
     """Whether messages and torch's collectives are queued on a GPU (NCCL): they return to the host at once, and a
     receive takes any message of the right size, whatever its tag."""

@@ -262,10 +262,6 @@ class GradientBuffer:
     def any(self) -> bool:
         return self.summed or self.local is not None
 
-    @property
-    def ready(self) -> bool:
-        return self.summed and not self.filled
-
     def forget(self) -> None:
         """Drop the gradients of this step; the memory of `reduced` stays."""
         self.local, self.filled, self.summed = None, False, False

@@ -41,11 +41,10 @@ class Engine:
     optimizer  takes a list of parameter groups and returns an elementwise torch optimizer
     units      the modules that are gathered as one; default: model.units(), or a guess (`units.py`)
     groups     optimizer options per parameter: groups(name, parameter) -> {"weight_decay": 0.0, ...}
-    replicate  hold the same shards as the other ranks of this group, and average gradients over it after `comm`
+    replicate  ranks that hold the same shards, over which gradients are averaged once more
     guards     what is attached from outside (`Guards`)
 
-    A parameter that a backward does not reach counts as one whose gradient is zero. At stage 3 all ranks must run
-    the same units in the same order, since they gather them together.
+    A parameter that a backward does not reach counts as one whose gradient is zero.
     """
 
     broken: str | None = None
@@ -148,7 +147,7 @@ class Engine:
     def begin_backward(self, reduce: bool | None = None) -> None:
         """From here on a backward may bring gradients."""
         self.failed = True
-        self.schedule.begin_backward()
+        self.schedule.in_backward = True
         self.reducer.begin(self.reduces if reduce is None else reduce)
 
     @contextmanager
@@ -160,7 +159,8 @@ class Engine:
             self.reducer.finish()
         finally:
             self.reducer.end()
-            self.schedule.end_backward()
+            self.schedule.in_loss = False
+            self.schedule.let_go()
         # From here on others may write to the shards.
         settle_all(self.units)
         self.failed = False
@@ -209,8 +209,7 @@ class Engine:
         self.forget()
 
     def close(self) -> None:
-        """Take the engine's hooks off the model. At stages 0 to 2 it keeps its parameters and may go into another
-        engine; at stage 3 it keeps none, so `consolidate` first."""
+        """Take the engine's hooks off the model, which keeps its parameters at stages 0 to 2."""
         if self.closed:
             return
         self.forget()

@@ -112,7 +112,7 @@ class FullParameters(Engine):
         check_norm(max_norm, norm_type)
         self.check_whole()
         buckets = self.reducer.order
-        if not all(bucket.gradients.ready for bucket in buckets):
+        if not all(bucket.gradients.summed and not bucket.gradients.filled for bucket in buckets):
             raise StateError("there are no reduced gradients to clip; call clip_grad_norm_ after backward(loss)")
         scale = self.loss_scale
         norm = gradient_norm(self.comm, buckets, norm_type) / scale
@@ -157,7 +157,7 @@ class FullParameters(Engine):
             schedule.release_all()
 
     def parameters_of(self, unit: Unit, to: int | None = None) -> dict[str, Tensor]:
-        """Copies of a unit's parameters by name, on the CPU of every rank, or of rank `to` alone. A collective."""
+        """Copies of a unit's parameters by name, on the CPU of all, or of rank `to`. A collective."""
         self.check_whole()
         self.guards.tell("before_read")
         self.schedule.arrive(unit)
@@ -170,8 +170,8 @@ class FullParameters(Engine):
         return found
 
     def consolidate(self, to: int | None = None) -> dict[str, Tensor]:
-        """The whole model's parameters and rank 0's buffers by name, on the CPU of every rank, or of rank `to` alone:
-        then the others get nothing. A tied parameter stands under its first name. A collective, a unit at a time."""
+        """The whole model's parameters and rank 0's buffers by name, on the CPU of all ranks, or of rank `to` alone. A
+        tied parameter stands under its first name. A collective, a unit at a time."""
         if to not in (None, *range(self.comm.size)):
             raise InputError(f"to is {to!r}; name a rank from 0 to {self.comm.size - 1}, or leave it out for all")
         with phase("consolidate"):
@@ -294,8 +294,7 @@ class FullParameters(Engine):
         return "\n".join(lines)
 
     def check_between_steps(self, what: str, mends: bool = False, publishes: bool = False) -> None:
-        """Raise a StateError unless the engine is between two steps. The call `what` may be one that `mends` a broken
-        engine, or `publishes` what was written to the optimizer's tensors."""
+        """Raise a StateError unless the engine is between two steps, or broken and `what` a call that mends it."""
         if not mends:
             self.check_whole()
         if not (mends or publishes):

@@ -329,7 +329,7 @@ class ParameterGuard:
 
 
 class Owned(torch.Tensor):
-    """A main parameter between steps. What is written through its `data` counts as written, which torch's own hides."""
+    """A main parameter between steps. What is written through its `data` counts as written."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 

@@ -26,8 +26,7 @@ class Stage3Limits:
     live_numel         stage3_max_live_parameters: units are gathered ahead and kept only while no more than so many
                        elements are here; None: no limit
     reuse_numel        stage3_max_reuse_distance: a unit that has run is not released if it is used again before units
-                       of so many elements have run; 1 keeps the last unit of the forward, which backward uses first.
-                       None: 1 on a GPU, 0 elsewhere (`on`)
+                       of so many elements have run; None: 1 on a GPU, 0 elsewhere (`on`)
     """
 
     persistence_numel: int = 0
@@ -50,8 +49,7 @@ class Stage3Limits:
         return sum(unit.numel for unit in units if unit.presence is not Presence.SHARDED)
 
     def ahead(self, coming: Iterable[tuple[int, bool]], live: int) -> int:
-        """How many of the coming units to gather now, the nearest first: of each its elements, and whether they are
-        among the `live` ones, which are here or on their way."""
+        """How many of the coming units to gather now: of each its elements, and whether they are `live` ones."""
         left, count = self.prefetch_numel, 0
         for numel, is_live in coming:
             fits = count == 0 if left is None else numel <= left
@@ -62,8 +60,7 @@ class Stage3Limits:
         return count
 
     def keeps(self, unit: U, following: Sequence[U], numel_of: Callable[[U], int]) -> bool:
-        """Whether a unit that has run stays until it is used again. `following` run after it in this forward, and then
-        the other way round in its backward."""
+        """Whether a unit stays until it is used again. `following` run after it, and then back in backward."""
         if not self.reuse_numel:
             return False
         between = [*following, *reversed(following)]

@@ -344,9 +344,6 @@ class GatherSchedule:
 
     # Backward.
 
-    def begin_backward(self) -> None:
-        self.in_backward = True
-
     def _before_backward(self, run: UnitRun) -> None:
         self.reached()
         with phase("backward"):
@@ -363,10 +360,6 @@ class GatherSchedule:
                 self.pinned[run.unit] = None
             if self.prefetch:
                 self.gather_ahead(coming)
-
-    def end_backward(self) -> None:
-        self.in_loss = False
-        self.let_go()
 
     def let_go(self) -> None:
         """Forget a backward that has ended or failed. (`in_loss` stays: another loss may wait for its backward.)"""

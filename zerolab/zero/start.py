@@ -69,8 +69,7 @@ def check_model(model: nn.Module, device: torch.device, ranks: int = 1, precisio
 def check_alike(
     comm: Collectives, replicate: Collectives | None, units: Iterable[Unit], options: Mapping[str, Any]
 ) -> None:
-    """Raise a MismatchError, on every rank, if ranks build engines that differ in a parameter, its place or an option,
-    or if ranks of `replicate` hold different shards. A collective."""
+    """Raise a MismatchError, on every rank, if ranks build engines that differ, or replicas hold different shards."""
     lines = [f"{name}={value!r}" for name, value in options.items() if " at 0x" not in repr(value)]
     for bucket in (bucket for unit in units for bucket in unit.buckets):
         plan = bucket.plan
@@ -134,8 +133,7 @@ def leave_meta(model: nn.Module) -> None:
 def materialize(
     model: nn.Module, units: list[Unit], comm: Collectives, init: Init | None, flats: dict[Bucket, Tensor]
 ) -> Iterator[Bucket]:
-    """All buckets, each once its parameters have memory and first values: where all were on the meta device, in the
-    flat buffer that `flats` has."""
+    """All buckets, each once its parameters have first values: if all were meta tensors, in a buffer in `flats`."""
     inner = {module for unit in units for module in unit.modules}
     named = reversed([(parameter, module) for module in model.modules() for parameter in module.parameters(False)])
     # The module under whose name a parameter stands: it has the last word on the values of a tied one.

@@ -57,8 +57,7 @@ def clip_factor(norm: float | None, max_norm: float | None) -> float:
 def measure(
     comm: Collectives, buckets: list[Bucket], clip_norm: float | None, norm_type: float, scale: float | None = None
 ) -> tuple[StepResult, float]:
-    """Whether to step, which all ranks see alike, and the factor that unscales and clips the gradients. `scale`: what
-    the loss was multiplied by."""
+    """Whether to step, which all ranks see alike, and the factor that unscales and clips the gradients."""
     if clip_norm is None and scale is None:
         return StepResult(), 1.0
     scale = 1.0 if scale is None else scale

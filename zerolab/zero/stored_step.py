@@ -112,7 +112,7 @@ class StoredStep(OptimizerStep):
         if self.stays:
             super().begin()
             return
-        self.lay_out([record_bytes(group) for group in self.groups])
+        self.lay_out([sum(segment.format.nbytes(segment.numel) for segment in group) for group in self.groups])
         for segment, name, codec, raw in chain.from_iterable(self.stored(writing=True)):
             if name == "main":
                 codec.view(raw, segment.numel).copy_(self.initial(segment))
@@ -270,10 +270,6 @@ def fields(group: list[StoredSegment], record: Tensor) -> Iterator[StoredState]:
         nbytes = codec.nbytes(segment.numel)
         yield StoredState(segment, name, codec, record[at : at + nbytes])
         at += nbytes
-
-
-def record_bytes(group: list[StoredSegment]) -> int:
-    return sum(segment.format.nbytes(segment.numel) for segment in group)
 
 
 def decoded(codec: Codec, raw: Tensor, segment: StoredSegment) -> Tensor:

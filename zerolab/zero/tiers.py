@@ -63,8 +63,7 @@ class Tier(DeviceTier):
     def flush(self) -> None:
         self.copies.finish()
 
-    def forget(self) -> None:
-        self.copies.finish()
+    forget = flush
 
     def allocate_gradients(self, numel: int, dtype: torch.dtype) -> Tensor:
         if self.offload.optimizer == "device":
@@ -236,8 +235,8 @@ REMEDY = "load a checkpoint, into this engine or a new one (zerolab.checkpoint.l
 
 @contextmanager
 def changing(engine: Engine, what: str) -> Iterator[None]:
-    """Within, `what` changes parameters or states; if it raises, the engine is broken. A collective at stage 3: other
-    ranks may still read a shard of this one, and have done so before anything is written."""
+    """Within, `what` changes parameters or states; if it raises, the engine is broken. At stage 3 other ranks have
+    read this one's shards before."""
     settle_all(engine.units)
     try:
         yield

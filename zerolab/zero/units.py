@@ -26,8 +26,7 @@ GroupOf = Callable[[str, nn.Parameter], Mapping[str, Any]]
 
 
 def dtypes_of(dtype: torch.dtype, wanted: Dtypes | None, persistent: bool = False) -> Dtypes:
-    """The dtypes of the states of parameters in `dtype`. Without `wanted`, and for whole numbers, all is as the model
-    has it. What is `persistent` is stored as forward uses it."""
+    """The dtypes of the states of parameters in `dtype`: as the model has it without `wanted`, or for integers."""
     if wanted is None or not dtype.is_floating_point:
         return Dtypes(*[dtype] * 6)
     return replace(wanted, shard=wanted.params) if persistent else wanted
@@ -159,9 +158,8 @@ def find_units(
     sharding: Sharding = UNSHARDED,
     replicas: int | None = None,
 ) -> list[Unit]:
-    """Cut `model` into units, in forward order, and lay each one out for `ranks`. The model may lie on the meta
-    device. `modules` says what the units are; else `model.units()` does, else `guess_modules`. So many `replicas` hold
-    the same shards; None: nobody else does."""
+    """Cut `model` into units, in forward order, and lay each one out for `ranks`. `modules` says what the units are;
+    else `model.units()` does, else `guess_modules`. So many `replicas` hold the same shards."""
     if modules is None:
         own = getattr(model, "units", None)
         modules = own() if callable(own) else guess_modules(model)
@@ -200,8 +198,8 @@ def guess_modules(model: nn.Module) -> list[nn.Module]:
 def join_tied(
     model: nn.Module, modules: Sequence[nn.Module]
 ) -> list[tuple[list[nn.Module], list[tuple[str, nn.Parameter]]]]:
-    """Give each parameter to the innermost unit around it; modules that share one become one unit, which stands
-    where the first of them stood. What no unit holds goes to the model itself, which stands first."""
+    """Give each parameter to the innermost unit around it; modules that share one become one unit, where the first
+    stood. What no unit holds goes to the model itself."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     inner = {id(module) for module in modules}
     groups: list[tuple[list[nn.Module], dict[int, nn.Parameter]]] = []

@@ -153,7 +153,7 @@ class ZeroEngine(FullParameters):
         at_end_of_pass = Variable._execution_engine.queue_callback
         if not self._takes_gradients():
             # As torch.autograd.grad(loss, inputs): the pass only gathers units.
-            self.schedule.begin_backward()
+            self.schedule.in_backward = True
             at_end_of_pass(self.schedule.let_go)
             at_end_of_pass(partial(settle_all, self.units))
             return
@@ -181,7 +181,7 @@ class ZeroEngine(FullParameters):
 
     def step(self) -> StepResult:
         result = super().step()
-        if self._computes_in_fp8:
+        if self.precision is not None and self.precision.fp8:
             update_amax_history(self.model)
         return result
 
@@ -222,7 +222,7 @@ class ZeroEngine(FullParameters):
 
     def fill_buckets(self) -> None:
         models_in_use.add(self.model)
-        if self._computes_in_fp8 and not fp8_layers(self.model):
+        if self.precision is not None and self.precision.fp8 and not fp8_layers(self.model):
             fp8_linears(self.model)
         flats: dict[Bucket, torch.Tensor] = {}
         for bucket in materialize(self.model, self.units, self.comm, self.init, flats):
@@ -241,10 +241,6 @@ class ZeroEngine(FullParameters):
         sharded_main = self.precision is not None and self.precision.sharded_main
         # One rank owns every shard. What the stages do beyond stage 0 would cost copies and save nothing.
         return 0 if comm.size == 1 and not (self.offload.moves or sharded_main) else stage
-
-    @property
-    def _computes_in_fp8(self) -> bool:
-        return self.precision is not None and self.precision.fp8
 
 
 def dtypes_from(precision: Precision | None) -> Dtypes | None:

@@ -78,8 +78,7 @@ class Arena:
             self.gaps = gaps
 
     def _take(self, nbytes: int) -> tuple[int, int]:
-        """Cut a block from the smallest gap that fits. Its pages are taken now, where a lack of memory is an error; at
-        first use it would end the process."""
+        """Cut a block from the smallest gap that fits. Pages are taken now: a lack would end the process later."""
         sizes = [(stop - start, start) for start, stop in self.gaps if stop - start >= nbytes]
         try:
             if not sizes:
@@ -119,8 +118,7 @@ def is_possible() -> bool:
 
 
 class Peers:
-    """What a rank shares with the others on its machine: memory, an inbox, and calls in all its groups. Threads that
-    make calls at once take turns by `lock`, and wait for other ranks without it."""
+    """What a rank shares with the others on its machine: memory, an inbox, and calls in all its groups."""
 
     def __init__(self, transport: Transport) -> None:
         self.rank, self._transport = transport.rank, transport
@@ -205,8 +203,7 @@ class Peers:
 
 
 def wait_for(*events: tuple[int, int], seconds: float | None = None) -> None:
-    """Sleep until one of the descriptors has its event, or for so long. (`select.select` knows no descriptor above
-    1023.)"""
+    """Sleep until one of the descriptors has its event, or for so long. (`select` knows none above 1023.)"""
     sleeper = select.poll()
     for descriptor, event in events:
         sleeper.register(descriptor, event)
