@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerolab.collectives import Collectives, Link, LocalTransport, SharedMemoryCollectives, build
-from zerolab.collectives.shared.arena import GRAIN, Arena
-from zerolab.collectives.shared.peers import is_possible
+from zerolab.collectives.shared.peers import GRAIN, Arena, is_possible
 from zerolab.errors import InputError, RankError
 from zerolab.flat import chunk_sizes
 from zerolab.ranks import launch

@@ -9,7 +9,7 @@ from collective_cases import WORLDS, every_size_somewhere, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-import zerolab.collectives.observe.link as link_module
+import zerolab.collectives.observe as link_module
 from zerolab.collectives import (
     Collectives,
     Link,
@@ -19,7 +19,7 @@ from zerolab.collectives import (
     phase,
     wire_bytes,
 )
-from zerolab.collectives.observe.tracer import merge
+from zerolab.collectives.observe import merge
 from zerolab.collectives.transport import Transport
 from zerolab.flat import chunk_sizes
 

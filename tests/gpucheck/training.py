@@ -23,7 +23,7 @@ from zerolab.train.loop import TrainingLoop
 from zerolab.train.progress import Steps, Stop
 from zerolab.train.trace import Recorder
 from zerolab.zero import ZeroEngine
-from zerolab.zero.labels import engine_labels
+from zerolab.zero.zero_engine import engine_labels
 
 Parameters = dict[str, torch.Tensor]
 

@@ -235,8 +235,8 @@ def test_the_map_is_what_the_imports_draw() -> None:
 
 BUDGETS = {
     "flat": 300,
-    "collectives": 2_540,
-    "zero": 4_530,
+    "collectives": 2_423,
+    "zero": 3_909,
     "ranks": 3_200,
     "checkpoint": 1_680,
     "memory": 830,

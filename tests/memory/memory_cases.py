@@ -14,7 +14,7 @@ from zerolab.flat import BucketPlan
 from zerolab.memory import KINDS, Stage3Limits, Tracker, TrafficSettings, predict, predict_traffic
 from zerolab.models import build
 from zerolab.zero import STAGES, ZeroEngine
-from zerolab.zero.labels import engine_labels
+from zerolab.zero.zero_engine import engine_labels
 
 STATES = ("parameters", "gradients", "optimizer_states")
 TRANSIENT = ("gathered_units", "gradient_buffers", "communication_buffers")

@@ -27,7 +27,7 @@ from zerolab.ranks import launch
 from zerolab.ranks.job import choose_devices
 from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.run import RunSpec
-from zerolab.zero.start.checks import check_model
+from zerolab.zero.start import check_model
 
 ROOT = Path(__file__).resolve().parents[2]
 MEETING = {"MASTER_ADDR": "a", "MASTER_PORT": "29500"}

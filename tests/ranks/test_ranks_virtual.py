@@ -18,7 +18,7 @@ from zerolab.offload import Offload
 from zerolab.precision.scaler import LossScaler
 from zerolab.ranks import Pace, RankFailure, launch
 from zerolab.zero import ZeroEngine
-from zerolab.zero.labels import engine_labels
+from zerolab.zero.zero_engine import engine_labels
 
 LINK = Link(gbit_per_s=1, latency_us=5)
 
@@ -223,7 +223,7 @@ def stepped(comm: Collectives, model: torch.nn.Module, **options: Any) -> Any:
     engine.backward(engine(tokens, targets))
     engine.step()
     assert comm.meter is not None
-    counts = dict(engine.uses_outside)
+    counts = dict(engine.guards.guards[0].counts)
     return comm.meter.calls, comm.meter.bytes, sum(parameter.numel() for parameter in model.parameters()), counts
 
 

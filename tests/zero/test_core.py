@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 READING = ROOT / "docs" / "reading.md"
 BESIDE = ("zerolab/errors.py", "zerolab/gpu.py")
 """What every room may import, and nobody counts."""
-MOST = 3_620
+MOST = 3_353
 """Lines of the core: what it has. It is to have 3,000."""
 
 TRAIN = """
@@ -21,7 +21,7 @@ from torch import nn
 
 from zerolab.collectives.threads import launch_threads
 from zerolab.zero.engine import Engine
-from zerolab.zero.sharding import Sharding
+from zerolab.zero.table import Sharding
 
 
 def train(comm, stage):

@@ -32,7 +32,7 @@ from zerolab.offload.places import SUB_GROUP, SUB_GROUP_ON_GPU
 from zerolab.precision.recipe import Precision
 from zerolab.run import RunSpec
 from zerolab.zero import ZeroEngine
-from zerolab.zero.clip import gradient_norm
+from zerolab.zero.step import gradient_norm
 
 HOST_STEP = Offload(optimizer="host", sub_group_numel=100)
 ALL_ON_HOST = Offload(optimizer="host", parameters="host", sub_group_numel=100)
@@ -125,7 +125,7 @@ OFFLOADED = [name for name, case in CASES.items() if "offload" in case.settings]
 def test_no_copy_to_or_from_a_gpu_makes_the_host_wait_where_states_are_offloaded(name: str) -> None:
     """It waits for events, where it uses what has come; and for the norm, which goes to the GPU and comes back."""
     waits = sum(clean(name).waits, Counter[str]())
-    assert [why for why in waits if not why.startswith(("event", "tolist", "_to_copy (zero/clip.py"))] == []
+    assert [why for why in waits if not why.startswith(("event", "tolist", "_to_copy (zero/step.py"))] == []
 
 
 @pytest.mark.parametrize("name", OFFLOADED)

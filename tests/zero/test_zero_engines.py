@@ -5,13 +5,10 @@ import torch
 from torch import nn
 from torch.nn.functional import softplus
 
-from zerolab.collectives import LocalCollectives
-from zerolab.errors import InputError, StateError
-from zerolab.precision import LossScaler
+from zerolab.errors import StateError
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
 
-local = LocalCollectives()
 STEPS = 3
 STAGES = ((0, 0), (2, 1), (3, 3), (3, 0))
 
@@ -45,19 +42,11 @@ def rows(rank, ranks):
 
 def gan(comm, stages):
     """Both models after a few steps in which they take turns."""
-    return gan_with(comm, stages, lambda engine, loss, also: engine.backward(loss, also=also))
-
-
-def gan_by_loss_backward(comm, stages):
-    return gan_with(comm, stages, lambda engine, loss, also: loss.backward())
-
-
-def gan_with(comm, stages, backward):
     g, d = (ZeroEngine(model, comm, stage, optimizer=sgd) for model, stage in zip(two_models(), stages, strict=True))
     for noise, real in rows(comm.rank, comm.size):
-        backward(d, (softplus(-d(real)) + softplus(d(g(noise).detach()))).mean(), [])
+        d.backward((softplus(-d(real)) + softplus(d(g(noise).detach()))).mean())
         d.step()
-        backward(g, softplus(-d(g(noise))).mean(), [d])
+        softplus(-d(g(noise))).mean().backward()
         g.step()
         d.zero_grad()
     return {**g.consolidate(), **{f"d.{name}": value for name, value in d.consolidate().items()}}
@@ -82,7 +71,7 @@ def chain(comm, stages):
         ZeroEngine(model, comm, stage, optimizer=sgd) for model, stage in zip(two_models(), stages, strict=True)
     )
     for noise, _ in rows(comm.rank, comm.size):
-        second.backward(second(first(noise)).square().mean(), also=[first])
+        second(first(noise)).square().mean().backward()
         first.step()
         second.step()
     return {**first.consolidate(), **{f"d.{name}": value for name, value in second.consolidate().items()}}
@@ -98,9 +87,7 @@ def chain_alone():
     return {**first.state_dict(), **{f"d.{name}": value for name, value in second.state_dict().items()}}
 
 
-@pytest.mark.parametrize(
-    ("train", "alone"), [(gan, gan_alone), (gan_by_loss_backward, gan_alone), (chain, chain_alone)]
-)
+@pytest.mark.parametrize(("train", "alone"), [(gan, gan_alone), (chain, chain_alone)])
 def test_two_engines_in_one_loss_learn_as_two_models_do(train, alone):
     expected = alone()
     for of_rank in launch(lambda comm: [train(comm, stages) for stages in STAGES], ranks=2, world="lockstep"):
@@ -118,11 +105,11 @@ def test_an_engine_that_a_loss_goes_through_unnamed_is_named(stage):
             g.backward(d(g(noise)).mean())
         g.zero_grad(), d.zero_grad()
         # Both are as they were.
-        g.backward(d(g(noise)).mean(), also=[d])
+        d(g(noise)).mean().backward()
         return str(refused.value), g.step().skipped
 
     said, skipped = launch(run, ranks=2, world="lockstep")[0]
-    assert "Discriminator" in said and "also=[" in said and "detach()" in said
+    assert "Discriminator" in said and "loss.backward()" in said and "detach()" in said
     assert not skipped
 
 
@@ -130,19 +117,10 @@ def test_a_backward_of_two_engines_ends_for_both():
     def run(comm):
         g, d = (ZeroEngine(model, comm, 3, optimizer=sgd) for model in two_models())
         noise, _ = next(rows(comm.rank, comm.size))
-        g.backward(d(g(noise)).mean(), also=[d])
+        d(g(noise)).mean().backward()
         left = sum(parameter.untyped_storage().nbytes() for one in (g, d) for parameter in one.model.parameters())
         with pytest.raises(StateError, match="summon_full_params"), torch.no_grad():
             d.model[0].weight.sum()
         return left
 
     assert launch(run, ranks=2, world="lockstep") == [0, 0]
-
-
-def test_engines_that_scale_losses_differently_are_refused():
-    g, d = (
-        ZeroEngine(model, local, 0, optimizer=sgd, precision="fp16", scaler=LossScaler(static=scale))
-        for model, scale in zip(two_models(), (4.0, 8.0), strict=True)
-    )
-    with pytest.raises(InputError, match="scaled by 4 in one engine and by 8 in another"):
-        g.backward(d(g(torch.ones(2, 4))).mean(), also=[d])

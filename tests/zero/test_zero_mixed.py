@@ -26,9 +26,8 @@ from zerolab.offload.places import NO_OFFLOAD
 from zerolab.precision import LossScaler, Precision
 from zerolab.precision.scaler import ScaleError
 from zerolab.ranks import launch
-from zerolab.zero import ZeroEngine
-from zerolab.zero.clip import gradient_norm
-from zerolab.zero.tiers import stored_step
+from zerolab.zero import ZeroEngine, stored_step
+from zerolab.zero.step import gradient_norm
 
 pytestmark = pytest.mark.timeout(100)
 

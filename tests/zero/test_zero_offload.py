@@ -33,7 +33,7 @@ from zerolab.offload import Offload
 from zerolab.precision import Precision
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine, engine_labels
-from zerolab.zero.tiers.tiers import DiskTier
+from zerolab.zero.tiers import DiskTier
 
 pytestmark = pytest.mark.timeout(100)
 

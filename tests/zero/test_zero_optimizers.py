@@ -18,7 +18,7 @@ from zerolab.offload import Offload
 from zerolab.precision import Precision
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
-from zerolab.zero.clip import gradient_norm
+from zerolab.zero.step import gradient_norm
 
 pytestmark = pytest.mark.timeout(150)
 

@@ -20,8 +20,8 @@ from zerolab.train import parts
 from zerolab.zero import ZeroEngine
 
 ROOT = Path(zerolab.__file__).parent
-MOST = {"a gradient of stage 2": 20, "a forward of stage 3": 17}
-APART = ("collectives/transport.py", "collectives/observe/", "collectives/meter.py", "ranks/")
+MOST = {"a gradient of stage 2": 17, "a forward of stage 3": 14}
+APART = ("collectives/transport.py", "collectives/observe.py", "ranks/")
 """Where two ranks meet the transport does much else."""
 
 

@@ -17,7 +17,7 @@ from zerolab.collectives import LocalCollectives
 from zerolab.errors import InputError
 from zerolab.offload.places import NO_OFFLOAD, Offload
 from zerolab.zero import ZeroEngine
-from zerolab.zero.start.probe import probe
+from zerolab.zero.start import probe
 from zerolab.zero.step import default_factory
 
 O = torch.optim  # noqa: E741
@@ -263,7 +263,7 @@ def test_muon_is_told_that_a_rank_holds_only_slices() -> None:
 def test_a_probe_takes_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are what it costs: about 0.1 ms each, so some 20 ms."""
     # Whatever this process has probed before.
-    monkeypatch.setattr("zerolab.zero.start.probe._found", {})
+    monkeypatch.setattr("zerolab.zero.start._found", {})
     steps, step = [], O.AdamW.step
 
     def counted(self: O.AdamW, *args: Any) -> Any:
@@ -276,7 +276,7 @@ def test_a_probe_takes_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_default_optimizer_passes_the_probe_that_it_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zerolab.zero.start.probe._found", {})
+    monkeypatch.setattr("zerolab.zero.start._found", {})
     # AdamW's own weight decay, so that nothing but the sparing is another.
     found = probe(partial(O.AdamW, lr=2e-3, fused=True, weight_decay=1e-2))
     steps, step = [], O.AdamW.step
@@ -360,7 +360,7 @@ def test_an_optimizer_is_probed_where_it_steps(of: Any, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(torch.random, "fork_rng", fork_rng)
     # Whatever this process has probed before.
-    monkeypatch.setattr("zerolab.zero.start.probe._found", {})
+    monkeypatch.setattr("zerolab.zero.start._found", {})
     with OnGpu() as gpu:
         probe(of, torch.device("cuda:1"))
     # The generator of that GPU is put back, too.

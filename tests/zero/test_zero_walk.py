@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import register_pytree_node
 
-from zerolab.zero.hooks import tensors_in
+from zerolab.zero.schedule import tensors_in
 
 a, b, c = torch.zeros(1), torch.ones(2), nn.Parameter(torch.ones(3))
 Pair = namedtuple("Pair", "first second")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from zerolab.collectives.observe.records import gather_records
+from zerolab.collectives.observe import gather_records
 from zerolab.errors import CheckpointError, ZerolabError
 from zerolab.ranks.folders import reason
 from zerolab.zero import ZeroEngine

@@ -28,8 +28,9 @@ from zerolab.errors import InputError, StateError
 from zerolab.precision.codec import Codec
 from zerolab.zero import ZeroEngine
 from zerolab.zero.bucket import Bucket
-from zerolab.zero.overwrite import changing, gather_parameters, overlaps, write_main, write_parameters
-from zerolab.zero.tiers.stored_step import StoredSegment
+from zerolab.zero.full_parameters import gather_parameters, overlaps, write_main, write_parameters
+from zerolab.zero.stored_step import StoredSegment
+from zerolab.zero.tiers import changing
 
 Tensor = torch.Tensor
 Shapes = Mapping[str, tuple[int, ...]]

@@ -18,8 +18,8 @@ from zerolab.checkpoint.manifest import SavedParameter, ShardRange, tensor_name
 from zerolab.errors import CheckpointError
 from zerolab.precision.codec import BLOCK, Codec
 from zerolab.zero import ZeroEngine
-from zerolab.zero.overwrite import overlaps
-from zerolab.zero.tiers.stored_step import StoredSegment
+from zerolab.zero.full_parameters import overlaps
+from zerolab.zero.stored_step import StoredSegment
 
 Tensor = torch.Tensor
 Shape = tuple[torch.dtype, list[int]]

@@ -6,17 +6,13 @@ from collections.abc import Callable
 
 from zerolab.collectives.call import phase
 from zerolab.collectives.contract import Collectives
-from zerolab.collectives.cost import Link, wire_bytes
+from zerolab.collectives.cost import Link, VirtualCollectives, wire_bytes
 from zerolab.collectives.handle import Handle
-from zerolab.collectives.observe.check import Checked
-from zerolab.collectives.observe.link import Linked
-from zerolab.collectives.observe.meter import Meter
-from zerolab.collectives.observe.tracer import Span, Tracer, overlap_seconds
+from zerolab.collectives.observe import Checked, Linked, Meter, Span, Tracer, overlap_seconds
 from zerolab.collectives.ring import LocalCollectives, RingCollectives
 from zerolab.collectives.shared.collectives import SharedMemoryCollectives
 from zerolab.collectives.torch_ import TorchCollectives
 from zerolab.collectives.transport import LocalTransport, Request, Transport
-from zerolab.collectives.virtual import VirtualCollectives
 from zerolab.errors import InputError
 
 IMPLEMENTATIONS: dict[str, Callable[[Transport], Collectives]] = {

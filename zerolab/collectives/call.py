@@ -14,8 +14,7 @@ import torch
 
 @dataclass(frozen=True)
 class Group:
-    """Some ranks of a world, by its numbers, that make calls of their own. `path` tells the group from others of the
-    same ranks and name."""
+    """Some ranks of a world, by its numbers. `path` tells the group from others of the same ranks and name."""
 
     name: str
     ranks: tuple[int, ...]
@@ -48,8 +47,8 @@ class Group:
 
 @dataclass(frozen=True)
 class Call:
-    """One collective of one rank. `number` counts this rank's calls in its group from 1; the messages of a `nominal`
-    one cannot be seen from here, so its bytes come from the ring's formula; `group` is None for all ranks."""
+    """One collective of one rank. `number` counts this rank's calls in its group from 1; the bytes of a `nominal` one
+    come from the ring's formula; `group` is None for all ranks."""
 
     name: str
     numel: int = 0

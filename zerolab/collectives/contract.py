@@ -13,8 +13,7 @@ divide gives the first ranks one element more. Each `*_async` form returns a `Ha
 calls of a rank run one at a time in the order of issue, so all ranks that issue alike meet alike.
 
 Each group keeps that order among its own calls, and no group waits for another. So who gives one group's result to
-another waits for it first, or lets a stream of the GPU wait (`Handle.behind`); and ordinary calls come in one order on
-all ranks that are in both groups.
+another waits for it first; and ordinary calls come in one order on all ranks that are in both groups.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class Collectives(ABC):
         self._hides_labels = self.size > 1 and (self.nominal or transport.queues)
         self.meter: Any = None
         self.tracer: Any = None
-        """Those of `observe/`, where they are attached."""
+        """Those of `observe.py`, where they are attached."""
 
     # What an implementation brings. Arguments are checked, `out` is there, and calls come one at a time.
 
@@ -90,7 +89,6 @@ class Collectives(ABC):
         """Return once every rank has called it."""
 
     def _in_group(self, group: Group) -> Collectives:
-        """The same implementation among the ranks of a group."""
         return type(self)(self.transport, group)
 
     # The contract.
@@ -213,12 +211,8 @@ class Collectives(ABC):
     def split(self, color: Number, key: Number = None, name: str = "") -> Collectives | None:
         """The collectives of all ranks that give the same `color` as this one; every rank calls it. One that gives None
         gets None. A colour may be a function of a rank's number here, as `lambda rank: rank // 8`, which a virtual
-        world needs, where the others do not answer.
-
-        Ranks of a group are numbered from 0 in the order of `key`, and of ranks where keys are equal or not given.
-        `name` is what reports, meter and tracer call the group. It has memory, meter, tracer and link in common with
-        this one, can be split again, and ends with it.
-        """
+        world needs. Ranks of a group are numbered from 0 in the order of `key`, and of ranks where keys are equal.
+        `name` is what reports, meter and tracer call the group, which ends with this one."""
 
         def row_of(rank: int) -> list[int]:
             its, place = (number(rank) if callable(number) else number for number in (color, key))
@@ -227,6 +221,7 @@ class Collectives(ABC):
 
         tells = callable(color) and (key is None or callable(key))
         rows = self.all_gather_ints(row_of(self.rank), "split", row_of if tells else None)
+        # All ranks count alike.
         self._splits += 1
         own = rows[self.rank]
         if not own[0]:
@@ -234,7 +229,11 @@ class Collectives(ABC):
         places = [place for place in range(self.size) if rows[place][:2] == own[:2]]
         if any(rows[place][3] != own[3] for place in places):
             raise MismatchError(f"the ranks of colour {own[1]} gave their group other names than {name!r}; give one")
-        return self._found(sorted(places, key=lambda place: rows[place][2]), name)
+        ranks = tuple(self.ranks[place] for place in sorted(places, key=lambda place: rows[place][2]))
+        comm = self._in_group(Group(name, ranks, f"{self.within.path if self.within else ''}/{self._splits}"))
+        comm.meter, comm.tracer = self.meter, self.tracer
+        self._groups.append(comm)
+        return comm
 
     def subgroup(self, ranks: Sequence[int], name: str = "") -> Collectives | None:
         """The collectives of `ranks` alone, numbered from 0 in that order; None on the others. Every rank calls it,
@@ -247,27 +246,24 @@ class Collectives(ABC):
             "the ranks named different groups ({listed}); call subgroup with the same ranks and name on every rank",
             "subgroup",
         )
-        self._splits += 1
-        return self._found(ranks, name) if self.rank in ranks else None
-
-    def _found(self, places: Sequence[int], name: str) -> Collectives:
-        """The collectives of the ranks at these places. All ranks count `_splits` alike."""
-        path = f"{self.within.path if self.within else ''}/{self._splits}"
-        comm = self._in_group(Group(name, tuple(self.ranks[place] for place in places), path))
-        comm.meter, comm.tracer = self.meter, self.tracer
-        self._groups.append(comm)
-        return comm
+        place = {rank: place for place, rank in enumerate(ranks)}
+        return self.split(lambda rank: 0 if rank in place else None, lambda rank: place.get(rank, 0), name)
 
     # What ranks compare.
 
     def all_gather_ints(
         self, numbers: Sequence[int], name: str = "agree", row_of: RowOf | None = None
     ) -> list[list[int]]:
-        """Every rank's numbers, as many from each, in rank order, in a call that reports call `name`: messages between
-        hosts, for which no GPU is waited. See `Transport.all_gather_ints`."""
+        """Every rank's numbers, as many from each, in rank order, between hosts (`Transport.all_gather_ints`)."""
         rows: list[list[int]] = []
         self._issue(name, lambda: rows.extend(self.transport.all_gather_ints(numbers, row_of, self.within))).wait()
         return rows
+
+    def all_gather_text(self, text: str, name: str = "agree") -> list[str]:
+        """Every rank's text, in rank order; see `all_gather_ints`."""
+        texts: list[str] = []
+        self._issue(name, lambda: texts.extend(self.transport.all_gather_text(text, self.within))).wait()
+        return texts
 
     def compare_lines(self, lines: Sequence[str], differ: str, name: str = "agree") -> None:
         """Raise a MismatchError, on every rank, if the ranks' lines differ: `differ`, with what each rank has at the
@@ -276,8 +272,7 @@ class Collectives(ABC):
         sums = self.all_gather_ints([zlib.crc32(text.encode())], name)
         if all(row == sums[0] for row in sums):
             return
-        texts: list[str] = []
-        self._issue(name, lambda: texts.extend(self.transport.all_gather_text(text, self.within))).wait()
+        texts = self.all_gather_text(text, name)
         every = list(zip_longest(*(text.split("\n") for text in texts), fillvalue="nothing"))
         at = next(at for at, said in enumerate(every) if len({*said}) > 1)
         listed = ", ".join(f"rank {rank} {said}" for rank, said in zip(self.ranks, every[at], strict=True))
@@ -301,8 +296,7 @@ class Collectives(ABC):
         return torch.empty(numel, dtype=dtype, device=self.device)
 
     def close(self) -> None:
-        """End the lanes, of groups, too, once all calls have ended. Raises the error of one that nobody has waited
-        for. The transport stays with whoever opened it."""
+        """End the lanes once all calls have ended. Raises the error of one that nobody has heard."""
         with ExitStack() as ending:
             ending.callback(self._issuer.close)
             for group in reversed(self._groups):
@@ -312,22 +306,19 @@ class Collectives(ABC):
         self,
         name: str,
         run: Callable[[], None],
-        tensors: list[Tensor] | None = None,
+        tensors: Sequence[Tensor] = (),
         whole: Tensor | None = None,
         now: bool = True,
-        label: str = "",
-        src: int = 0,
-        average: bool = False,
+        **about: Any,
     ) -> Handle:
-        """Name the call by its `whole` tensor, then run it or put it in line. `tensors` are those that it reads and
-        writes; the last is its result."""
-        numel, dtype, itemsize = 0, "", 0
+        """Name the call by its `whole` tensor and what else there is to say `about` it, then run it or put it in line.
+        `tensors` are those that it reads and writes; the last is its result."""
+        size: tuple[int, str, int] = 0, "", 0
         if whole is not None:
-            numel, itemsize, dtype = whole.numel(), whole.element_size(), str(whole.dtype).removeprefix("torch.")
+            size = whole.numel(), str(whole.dtype).removeprefix("torch."), whole.element_size()
         self._issued += 1
-        number, phase = self._issued, phase_now()
-        call = Call(name, numel, dtype, itemsize, number, phase, label, src, self.nominal, self.within, average)
-        tensors = tensors or []
+        call = Call(name, *size, self._issued, phase_now(), nominal=self.nominal, group=self.within, **about)
+        tensors = list(tensors)
         if any(tensor.is_inference() for tensor in tensors):
             run = torch.inference_mode()(run)
         result = tensors[-1] if tensors else None
@@ -346,16 +337,15 @@ def check_tensor(name: str, tensor: Tensor, device: torch.device, flat: bool = F
     dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized)
     if not dense or tensor.is_conj() or tensor.is_neg() or not tensor.is_contiguous():
         raise InputError(
-            f"{name} reads memory as it lies, and this tensor is sparse, nested, quantized, not contiguous, or a lazy "
-            "conjugate; call .to_dense(), .dequantize(), .contiguous() or .resolve_conj() first"
+            f"{name} reads memory as it lies, and this tensor is sparse, nested, quantized, not contiguous or a lazy "
+            "conjugate; call .to_dense(), .contiguous() or .resolve_conj() first"
         )
     if flat and tensor.dim() != 1:
         raise InputError(f"{name} takes a 1-D tensor, not shape {tuple(tensor.shape)}; flatten it with .view(-1)")
 
 
 def check_sum(name: str, tensor: Tensor, average: bool) -> None:
-    """Refuse an `average` that only looks true (a `ReduceOp`, a tensor), and what libraries take without a word: sums
-    of bools, means of whole numbers."""
+    """Refuse an `average` that only looks true (a `ReduceOp`), sums of bools, and means of whole numbers."""
     if not isinstance(average, bool):
         raise InputError(f"{name} takes average=True for the mean or False for the sum, not a {type(average).__name__}")
     if tensor.dtype == torch.bool or (average and not (tensor.is_floating_point() or tensor.is_complex())):

@@ -1,7 +1,7 @@
 """Handles of calls under way, and the issuer that keeps a rank's calls in order.
 
 All calls of a rank run one at a time, in the order of issue: an asynchronous call goes to the communication lane, and
-once a lane is busy ordinary calls queue behind it. So ranks that issue alike meet in each call.
+once a lane is busy ordinary calls queue behind it.
 """
 
 from __future__ import annotations
@@ -46,14 +46,12 @@ class Handle:
         return isinstance(self._pending, Streamed) and self._pending.pending is None
 
     def behind(self, stream: torch.cuda.Stream) -> Any:
-        """What `stream` does from now on comes after the call. Returns the result for use on that stream; the tensors
-        belong to the call until `wait`."""
+        """What `stream` does from now on comes after the call. Returns the result for use on that stream."""
         door.wait(stream, self._pending.done)
         return self._result
 
     def arrived(self) -> Any:
-        """The result as soon as it is here, for whoever only reads it. Other ranks may still read what the call was
-        given, until `wait`, of this call or of a later one."""
+        """The result as soon as it is here. Other ranks may still read what was given, until `wait`."""
         if self._pending is not None:
             with self.watch():
                 self._pending.arrive()
@@ -68,8 +66,7 @@ class Handle:
 
 
 class Pending:
-    """A call in a lane. Once it has run, nothing here holds its tensors. An error of the call is raised by each `wait`,
-    and is `unheard` until the first."""
+    """A call in a lane. An error of the call is raised by each `wait`, and is `unheard` until the first."""
 
     def __init__(self, lane: CommLane, run: Callable[[], None], unheard: list[Exception]) -> None:
         self._run: Callable[[], None] | None = run
@@ -102,9 +99,8 @@ class Pending:
 class Streamed:
     """CUDA: a call on the lane's own stream, and the tensors that it reads and writes.
 
-    They stay alive until somebody waits. From then on the order of the stream that waits protects their memory. The
-    allocator is told to hold it back for another stream in two cases only: nobody has waited, or the stream that waits
-    is not the one that asked for the call and owns the memory.
+    They stay alive until somebody waits. The allocator is told to hold their memory back for another stream in two
+    cases only: nobody has waited, or the stream that waits is not the one that asked for the call and owns the memory.
     """
 
     def __init__(self, stream: torch.cuda.Stream, asking: torch.cuda.Stream, tensors: list[torch.Tensor]) -> None:

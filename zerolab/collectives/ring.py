@@ -30,8 +30,6 @@ Tensor = torch.Tensor
 
 
 class RingCollectives(Collectives):
-    """The contract on any transport, in rings."""
-
     def _reduce_scatter(self, tensor: Tensor, out: Tensor, average: bool) -> None:
         if self.size == 1:
             put(tensor, out)

@@ -2,8 +2,7 @@
 
     launch_threads(2, lambda comm: comm.all_reduce(torch.ones(3)).tolist())    # [[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]]
 
-It needs nothing but Python's threads, so a copy of the library's core trains by it. `zerolab.ranks.launch` starts
-processes instead: threads share one interpreter, their random numbers and their time.
+It needs nothing but Python's threads, so a copy of the library's core trains by it.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ class Mailboxes:
             return self.boxes[address].popleft()
 
     def fail(self, error: Exception) -> None:
-        """Wake all who wait for a message: none comes any more."""
         with self.changed:
             self.errors.append(error)
             self.changed.notify_all()
@@ -76,8 +74,7 @@ class MailTransport(Transport):
 
 
 def launch_threads(ranks: int, function: Callable[..., Any], *args: Any) -> list[Any]:
-    """Run `function(comm, *args)` on every rank, each in a thread; return the results in rank order, or raise the first
-    error of a rank once all ranks have ended."""
+    """Run `function(comm, *args)` on every rank; return the results in rank order, or raise the first error."""
     mailboxes = Mailboxes()
 
     def live(rank: int) -> Any:

@@ -138,8 +138,7 @@ _made: Counter[str] = Counter()
 
 
 def new_group(ranks: list[int], number: int, backend: str | None = None) -> dist.ProcessGroup:
-    """A process group of torch's among `ranks` of its world, in that order; only they call it. `number` is theirs;
-    backend and time-out are the world's own by default. It ends with torch's world."""
+    """A process group of torch's among `ranks` of its world, in that order; only they call it. `number` is theirs."""
     name = f"zerolab-{number}-{'-'.join(map(str, ranks))}"
     _made[name] += 1
     world = dist.group.WORLD
@@ -179,8 +178,7 @@ def beside(group: dist.ProcessGroup, backend: str) -> dist.ProcessGroup:
 
 
 def connect(group: dist.ProcessGroup, device: torch.device) -> None:
-    """Let all ranks of a NCCL group meet. Without a device its connections are left to the first call, and that must
-    not be a message which two of the ranks pass alone."""
+    """Let all ranks of a NCCL group meet: the first call must not be a message which two of them pass alone."""
     dist.all_reduce(torch.zeros(1, device=device), group=group)
 
 
@@ -190,8 +188,7 @@ def backends_of(group: dist.ProcessGroup) -> dict[str, str]:
 
 
 def carriers(group: dist.ProcessGroup, nccl: bool) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-    """What carries these ranks' tensors, NCCL if `nccl`, and what carries those on the host, gloo: `group` where it has
-    that backend, else another of the same ranks. A call of all of them."""
+    """What carries these ranks' tensors, NCCL if `nccl`, and those on the host, gloo: `group`, or one beside it."""
     backends = backends_of(group)
     host = group if backends.get("cpu") == "gloo" else beside(group, "gloo")
     if not nccl:

@@ -1,5 +1,4 @@
-"""Messages between ranks: the only thing a collective of ours needs from a world. Processes, threads and lockstep each
-bring a transport.
+"""Messages between ranks: the only thing a collective of ours needs from a world, of which each brings a transport.
 
 A buffer belongs to its request until `wait()`: a sender must not write it and a receiver must not read it.
 """
@@ -9,6 +8,7 @@ from __future__ import annotations
 import time
 import zlib
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,6 +19,7 @@ import torch
 
 from zerolab.collectives.call import Call, Group
 from zerolab.errors import InputError
+from zerolab.flat.layout import round_up
 from zerolab.gpu import door
 
 CPU = torch.device("cpu")
@@ -29,8 +30,6 @@ RowOf = Callable[[int], list[int]]
 
 
 class Request(Protocol):
-    """A message under way."""
-
     def wait(self) -> None: ...
 
 
@@ -49,8 +48,7 @@ class Transport(ABC):
     size: int
     device: torch.device = CPU
     posts_ahead = False
-    """Whether a receive may be posted before its message is sent, which saves the sender a wait. Where messages run in
-    the order in which they are posted, it would keep back the send that it waits for."""
+    """Whether a receive may be posted before its message is sent, which saves the sender a wait."""
     queues = False
     """Whether messages and torch's collectives are queued on a GPU (NCCL): they return to the host at once, and a
     receive takes any message of the right size, whatever its tag."""
@@ -95,15 +93,13 @@ class Transport(ABC):
         """Raise if what the rank function has returned means nothing outside this world."""
 
     def now(self) -> float:
-        """Seconds of this world's clock: real in processes, virtual in lockstep."""
         return time.perf_counter()
 
     def all_gather_ints(
         self, numbers: Sequence[int], row_of: RowOf | None = None, group: Group | None = None
     ) -> list[list[int]]:
         """Every rank's numbers, as many from each, in rank order, in a `group` or in the world. They travel between
-        hosts in log N messages (what a rank knows doubles with each), are nobody's traffic, and take no time in
-        lockstep. `row_of` serves worlds in which the others do not answer."""
+        hosts in log N messages and are nobody's traffic. `row_of` serves worlds in which the others do not answer."""
         ranks = range(self.size) if group is None else group.ranks
         rank, size = ranks.index(self.rank), len(ranks)
         # Row i is that of rank (rank + i) % size.
@@ -121,8 +117,9 @@ class Transport(ABC):
         """Return every rank's text, in rank order; see `all_gather_ints`."""
         own = text.encode()
         longest = max(length for (length,) in self.all_gather_ints([len(own)], None, group))
-        rows = self.all_gather_ints([*own.ljust(longest, b"\0")], None, group)
-        return [bytes(row).rstrip(b"\0").decode() for row in rows]
+        padded = memoryview(own.ljust(round_up(longest, 8), b"\0"))
+        rows = self.all_gather_ints(padded.cast("q").tolist(), None, group)
+        return [array("q", row).tobytes().rstrip(b"\0").decode() for row in rows]
 
     def close(self) -> None:
         """Give back what the transport holds."""
@@ -135,8 +132,6 @@ class Transport(ABC):
 
 
 def passed_on(name: str) -> Callable[..., Any]:
-    """A method that calls the inner transport's of this name."""
-
     def method(self: WrappedTransport, *args: Any, **kwargs: Any) -> Any:
         return getattr(self.inner, name)(*args, **kwargs)
 

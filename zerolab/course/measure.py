@@ -19,7 +19,7 @@ from zerolab.ranks import launch
 from zerolab.run import RunSpec
 from zerolab.run.instances import split
 from zerolab.zero import ZeroEngine
-from zerolab.zero.labels import engine_labels
+from zerolab.zero.zero_engine import engine_labels
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from zerolab.collectives import Collectives, phase
-from zerolab.collectives.observe.records import gather_records
+from zerolab.collectives.observe import gather_records
 from zerolab.run import RunSpec
 from zerolab.zero import ZeroEngine
 

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from zerolab.collectives import Collectives, phase
-from zerolab.collectives.observe.records import gather_records
+from zerolab.collectives.observe import gather_records
 from zerolab.data import Corpus, MappedCorpus
 from zerolab.errors import InputError
 from zerolab.memory import Labels, Tracker
@@ -19,7 +19,7 @@ from zerolab.train.parts import held_out, make_engine, trained_on
 from zerolab.train.progress import Steps, Stop
 from zerolab.train.resume import Saver, Start, data_to_save
 from zerolab.train.trace import Recorder
-from zerolab.zero.labels import engine_labels
+from zerolab.zero.zero_engine import engine_labels
 
 TRACKED_STEPS = 2
 """Memory is measured in the first steps only: the optimizer's states come with the first, the peak with the

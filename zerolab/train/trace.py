@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from zerolab.collectives import Collectives, Span
-from zerolab.collectives.observe.tracer import merge, overlap_seconds
+from zerolab.collectives.observe import merge, overlap_seconds
 from zerolab.memory.timeline import Sample, by_time
 from zerolab.zero import ZeroEngine
 

@@ -5,14 +5,14 @@
     publish    all-gather updated parameters up to where they are stored
     overwrite  write given values to every state that holds parameters
 
-(The fifth verb, update, goes over many buckets at once: `step.py`.) No verb knows a stage: each reads its depths from
-the table (`table.py`).
+(The fifth verb, update, goes over many buckets: `step.py`.) No verb knows a stage: each reads depths from the table.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from typing import Protocol
 
 import torch
 
@@ -20,56 +20,86 @@ from zerolab.collectives.contract import Collectives
 from zerolab.collectives.handle import Handle
 from zerolab.flat.layout import BucketPlan
 from zerolab.flat.views import address, nothings, point, point_at, shard_of, view, zero_gaps
-from zerolab.zero.table import Dtypes, StateTable
-from zerolab.zero.tier import DeviceTier
+from zerolab.zero.table import StateTable
 
 Tensor = torch.Tensor
 
 
-class Memory(Protocol):
-    """How the storage of gathered parameters gets its memory, and leaves it."""
+class DeviceTier:
+    """States on the device. Within `beside` a shard is fetched, and what reads it started."""
 
-    def fill(self, storage: torch.UntypedStorage, nbytes: int) -> None: ...
+    def __init__(self, comm: Collectives) -> None:
+        self.comm = comm
+        self.beside: AbstractContextManager[None] = nullcontext()
 
-    def empty(self, storage: torch.UntypedStorage) -> None: ...
-
-
-class TorchMemory:
-    """By torch's allocator."""
-
-    def fill(self, storage: torch.UntypedStorage, nbytes: int) -> None:
+    def resize(self, storage: torch.UntypedStorage, nbytes: int) -> None:
+        """Give the storage of gathered parameters its memory, or, with 0 bytes, take it."""
         storage.resize_(nbytes)
 
-    def empty(self, storage: torch.UntypedStorage) -> None:
-        storage.resize_(0)
+    def prepare(self, buckets: Sequence[Bucket]) -> None:
+        """Before the first `keep`: these buckets will come."""
+
+    def keep(self, bucket: Bucket, shard: Tensor) -> Tensor:
+        """Take a shard of parameters; returns what of it stays in memory."""
+        return self.comm.allocate(shard.numel(), bucket.dtypes.shard).copy_(shard)
+
+    def prefetch(self, bucket: Bucket) -> None:
+        """The shard will soon be fetched: begin to read it, if that takes long."""
+
+    def fetch(self, bucket: Bucket, mine: Tensor) -> Tensor:
+        """The shard as it travels: stored otherwise, it is copied to `mine`."""
+        return bucket.shard if bucket.shard.dtype == mine.dtype else mine.copy_(bucket.shard)
+
+    def open(self, bucket: Bucket) -> Tensor:
+        """What this rank's optimizer updates, to be written."""
+        return bucket.shard
+
+    def put(self, target: Tensor, values: Tensor, stays: bool) -> None:
+        """Write new values to what was opened. `stays`: they do, until `flush`."""
+        target.copy_(values)
+
+    def flush(self) -> None:
+        """After the last one is written: return once all is where it is stored."""
+
+    def forget(self) -> None:
+        """When what writes here ends half-way: wait for transfers under way, and let their buffers go."""
+
+    def allocate_gradients(self, numel: int, dtype: torch.dtype) -> Tensor:
+        """Memory for averaged gradients, where the optimizer uses them."""
+        return self.comm.allocate(numel, dtype)
+
+    def add_gradients(self, total: Tensor, more: Tensor, begun: bool) -> None:
+        """Add to a sum of gradients, whatever its dtype; or begin it."""
+        if begun:
+            total.add_(more)
+        else:
+            total.copy_(more)
+
+    def await_gradients(self) -> None:
+        """Return once what was added is here."""
 
 
 class Bucket:
     """One flat buffer of parameters of one dtype, and its tensors on this rank.
 
     whole      all parameters. Where they are stored as shards its storage is empty except while the unit is gathered
-    shard      what this rank owns of them: `whole` at depth 0, a view of it where they are stored whole, else a tensor
-               of its own, or what the store says
-    views      the parameters' places in `whole`, and `nothings`, tensors without elements: where parameters are stored
-               as shards they point to one or the other
+    shard      what this rank owns of them: a part of `whole` where they are stored whole, else what the tier says
+    views      the parameters' places in `whole`. Where they are stored as shards they point there, or to `nothings`
     initial    the parameters as the model had them, where `whole` rounds them: until the main ones are made from it
-    gradients  those of this step
     """
 
-    rows: StateTable
     comm: Collectives
     tier: DeviceTier
-    memory: Memory
     whole: Tensor
     shard: Tensor
 
-    def __init__(self, plan: BucketPlan, parameters: list[torch.nn.Parameter], dtypes: Dtypes) -> None:
-        self.plan = plan
+    def __init__(self, plan: BucketPlan, parameters: list[torch.nn.Parameter], rows: StateTable) -> None:
+        self.plan, self.rows = plan, rows
         self.layout = plan.layout
         self.parameters = parameters
         self.slots = dict(zip(map(id, parameters), plan.layout.slots, strict=True))
-        self.dtype = dtypes.params
-        self.dtypes = dtypes
+        self.dtype = rows.dtypes.params
+        self.dtypes = rows.dtypes
         self.trainable = plan.trainable
         self.persistent = plan.persistent
         self.views: list[Tensor] = []
@@ -79,7 +109,6 @@ class Bucket:
 
     @property
     def complete(self) -> bool:
-        """Whether this backward has brought the gradient of every parameter."""
         return len(self.gradients.arrived) == len(self.layout.slots)
 
     @cached_property
@@ -93,7 +122,6 @@ class Bucket:
         return self.layout.shard(self.comm.rank) if self.rows.owned else (0, self.layout.numel)
 
     def own_part(self, whole: Tensor) -> Tensor:
-        """What this rank owns of a buffer as long as the bucket."""
         start, stop = self.owned
         return whole[start:stop]
 
@@ -104,29 +132,26 @@ class Bucket:
         return self.comm.all_gather_async(shard, out=self.whole, label=label)
 
     def release(self) -> None:
-        """Free the gathered parameters. Autograd saves views of them for backward (a linear layer saves its weight
-        transposed); those share the storage, so they find the values again when backward gathers the bucket."""
+        """Free the gathered parameters. Views that autograd saves share the storage, so they find the values again
+        when backward gathers the bucket."""
         point(self.parameters, self.nothings)
-        self.memory.empty(self.whole.untyped_storage())
+        self.tier.resize(self.whole.untyped_storage(), 0)
 
     def reduce(self, overlap: bool) -> Handle:
-        """Start to average the local gradients over the ranks. The handle's result is the average: of the whole bucket,
-        or of what this rank owns. `overlap`: beside the computation that follows."""
+        """Start to average the local gradients over the ranks, as deep as the table says."""
         local = self.local_gradients()
         if local.dtype != self.dtypes.reduce:
-            # As they travel; the other buffer is let go.
             local = self.gradients.local = self.comm.allocate(local.numel(), self.dtypes.reduce).copy_(local)
         if not self.rows.reduced:
             return self.comm.all_reduce_async(local, average=True, now=not overlap)
         return self.comm.reduce_scatter_async(local, average=True, out=self._landing(local), now=not overlap)
 
     def publish(self) -> Handle:
-        """Start to hand this rank's new parameters to the others, where they are stored less deep than owned."""
+        """Start to hand this rank's new parameters to the others."""
         return self.comm.all_gather_async(self.shard, out=self.whole)
 
     def overwrite(self, values: Tensor) -> None:
-        """Give the parameters memory, and these values ([numel], `dtypes.main`, the same on all ranks) to every state
-        that holds them. `values` may become the memory of `whole`."""
+        """Give the parameters memory, and these values ([numel], `dtypes.main`) to every state that holds them."""
         rows = self.rows
         self.whole = values
         if self.dtypes.main != self.dtype:
@@ -146,8 +171,7 @@ class Bucket:
         elif self.trainable and self.initial is None and self.rows.parameters.tier == "disk":
             self.initial = shard.clone()
         self.shard = self.tier.keep(self, shard)
-        # From here on the storage of `whole` is emptied and filled again. It is a new one: others may have the old one,
-        # and they and the shard let go of it first, so that the two are never held at once.
+        # The storage of `whole` is a new one: others may have the old one, and let go of it first.
         del shard
         self.nothings = nothings(self.parameters)
         point(self.parameters, self.nothings)
@@ -166,13 +190,13 @@ class Bucket:
             gradients.reduced = self._whole_buffer(dtypes.main_grads)
         if gradients.local is None:
             # The first gradients of a step may be reduced where they stay; later ones must not mix with their sum.
-            stays = not row.depth and dtypes.one_gradient and not gradients.summed
+            alike = dtypes.grads == dtypes.reduce == dtypes.main_grads
+            stays = alike and not (row.depth or gradients.summed)
             gradients.local = gradients.reduced if stays else self._whole_buffer(dtypes.grads)
         assert gradients.local is not None
         return gradients.local
 
     def fill_missing(self) -> None:
-        """Write zeros where no gradient has come."""
         local, gradients = self.local_gradients(), self.gradients
         for key, slot in self.slots.items() if not gradients.filled else ():
             if key not in gradients.arrived:
@@ -180,8 +204,7 @@ class Bucket:
         gradients.filled = True
 
     def collect(self, average: Tensor) -> None:
-        """Once reduced: add the average to the gradients of this step, unless it was written there, and let the local
-        ones go."""
+        """Add an average to the gradients of this step, and let the local ones go."""
         gradients = self.gradients
         if average is not gradients.reduced:
             assert gradients.reduced is not None
@@ -191,14 +214,8 @@ class Bucket:
         gradients.local, gradients.filled, gradients.summed = None, False, True
 
     def for_step(self) -> Tensor:
-        """The averaged gradients of what this rank owns."""
         assert self.gradients.reduced is not None
         return self.reduced_shard() if self.rows.owned else self.gradients.reduced
-
-    @property
-    def gradients_stay_apart(self) -> bool:
-        """Whether averaged gradients are stored as shards."""
-        return self.rows.gradients is not None and self.rows.gradients.depth > 0
 
     def reduced_shard(self) -> Tensor:
         """The averaged gradients of this rank's shard, of which no other rank has one, whatever it owns."""
@@ -207,7 +224,6 @@ class Bucket:
         return shard_of(reduced, self.layout, self.comm.rank) if reduced.numel() == self.layout.numel else reduced
 
     def _whole_buffer(self, dtype: torch.dtype) -> Tensor:
-        """Memory as long as the bucket, its padding zero."""
         buffer = self.comm.allocate(self.layout.numel, dtype)
         zero_gaps(buffer, self.layout)
         return buffer
@@ -244,13 +260,7 @@ class GradientBuffer:
 
     @property
     def any(self) -> bool:
-        """Whether there are gradients of this step."""
         return self.summed or self.local is not None
-
-    @property
-    def ready(self) -> bool:
-        """Whether all gradients of this step are reduced."""
-        return self.summed and not self.filled
 
     def forget(self) -> None:
         """Drop the gradients of this step; the memory of `reduced` stays."""

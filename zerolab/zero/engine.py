@@ -5,15 +5,14 @@
     engine.backward(loss)                   # gradients, averaged over the ranks
     engine.step()                           # clip, update, hand the new parameters around
 
-Every rank makes the same calls. The mean loss of equal parts makes N ranks on parts equal one process on the
-whole batch; with the ring, stages 0 to 3 end with the same bits. `ZeroEngine` (`zero_engine.py`) is this engine with
-all that one wants around it.
+Every rank makes the same calls, on parts of equal size. With the ring, stages 0 to 3 end with the same bits.
+`ZeroEngine` (`zero_engine.py`) is this engine with all that one wants around it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,37 +23,36 @@ from zerolab.collectives.contract import Collectives
 from zerolab.errors import StateError
 from zerolab.flat.layout import BucketPlan
 from zerolab.flat.views import fill
-from zerolab.zero.bucket import Bucket, Memory, TorchMemory
-from zerolab.zero.clip import StepResult, measure
-from zerolab.zero.hooks import Guards
+from zerolab.zero.bucket import Bucket, DeviceTier
 from zerolab.zero.reducer import Reducer
-from zerolab.zero.schedule import GatherSchedule
-from zerolab.zero.sharding import Sharding
-from zerolab.zero.step import OptimizerStep
-from zerolab.zero.table import STAGES, make_rows
-from zerolab.zero.tier import DeviceTier
-from zerolab.zero.units import GroupOf, Unit, find_units, settle_all
+from zerolab.zero.schedule import GatherSchedule, Guards
+from zerolab.zero.step import OptimizerStep, StepResult, measure
+from zerolab.zero.table import STAGES, Sharding
+from zerolab.zero.units import GroupOf, find_units, settle_all
 
 Factory = Callable[..., torch.optim.Optimizer]
+FAILED = "an earlier backward failed half-way; call zero_grad() and repeat the whole step"
 
 
 class Engine:
     """A model, its gradients and its optimizer, sharded as `sharding` says.
 
-    model      any nn.Module on `comm.device`; its parameters become views of flat buffers, and where they are stored as
-               shards they have no memory outside their unit's forward and backward
+    model      any nn.Module on `comm.device`; its parameters become views of flat buffers
     optimizer  takes a list of parameter groups and returns an elementwise torch optimizer
     units      the modules that are gathered as one; default: model.units(), or a guess (`units.py`)
     groups     optimizer options per parameter: groups(name, parameter) -> {"weight_decay": 0.0, ...}
-    replicate  hold the same shards as the other ranks of this group, and average gradients over it after `comm`
-    guards     what is attached from outside (`hooks.py`)
+    replicate  ranks that hold the same shards, over which gradients are averaged once more
+    guards     what is attached from outside (`Guards`)
 
-    A parameter that a backward does not reach counts as one whose gradient is zero. At stage 3 all ranks must run
-    the same units in the same order, since they gather them together.
+    A parameter that a backward does not reach counts as one whose gradient is zero.
     """
 
     broken: str | None = None
-    """Why all is refused but a load of a checkpoint (`overwrite.py`)."""
+    """Why all is refused but a load of a checkpoint (`full_parameters.py`)."""
+    limits: Any = None
+    """How much stage 3 gathers ahead, and keeps (`limits.py`)."""
+    scaler: Any = None
+    """What scales losses (`precision/scaler.py`), and hears of each step whether it was skipped."""
 
     def __init__(
         self,
@@ -71,34 +69,25 @@ class Engine:
         self.model, self.comm, self.replicate, self.sharding = model, comm, replicate, sharding
         self.stage = sharding.stage
         self.shards_parameters = bool(STAGES[self.stage][0])
-        self.units = find_units(
-            model, comm.size, units, groups, sharding.bucket_numel, sharding.align, sharding.dtypes,
-            sharding.persistence_numel,
-        )  # fmt: skip
+        replicas = None if replicate is None else replicate.size
+        self.units = find_units(model, comm.size, units, groups, sharding, replicas)
         self.buckets = [bucket for unit in self.units for bucket in unit.buckets]
         self.guards = Guards([make() for make in guards])
         self.tier = self.make_tier()
-        self._place()
+        for bucket in self.buckets:
+            bucket.comm, bucket.tier = comm, self.tier
         self.before_setup()
         with phase("setup"), torch.no_grad():
             self.tier.prepare([bucket for unit in self.units for bucket in unit.gathered])
             self.fill_buckets()
             for buffer in model.buffers():
-                buffer.copy_(self.of_rank_0(buffer))
+                buffer.copy_(self.of_rank_0(buffer.clone(memory_format=torch.contiguous_format)))
         self.optimizer_step = self.make_step(optimizer)
         self.optimizer = self.optimizer_step.optimizer
-        self.schedule = self.make_schedule(
-            model,
-            self.units,
-            self.shards_parameters,
-            sharding.prefetch,
-            self.guards,
-            self.arrive,
-            self._fill,
-            self.reached,
-        )
-        self.reducer = self.make_reducer(comm, self.units, sharding.overlap, self.reached)
-        self.reduces, self.failed, self.closed, self.stepping = True, False, False, False
+        self.reducer = Reducer(comm, replicate, self.units, sharding.overlap, self.reached)
+        settings = self.units, self.shards_parameters, sharding.prefetch, self.limits, self.guards
+        self.schedule = GatherSchedule(model, *settings, self.reducer.fill, self.reached)
+        self.reduces, self.failed, self.closed = True, False, False
         self.guards.tell("attach", self)
 
     # What others put something else in the place of.
@@ -106,18 +95,6 @@ class Engine:
     def make_tier(self) -> DeviceTier:
         """Where parameters and gradients are stored."""
         return DeviceTier(self.comm)
-
-    def make_memory(self) -> Memory:
-        """How gathered parameters get their memory."""
-        return TorchMemory()
-
-    def make_schedule(self, *settings: Any) -> GatherSchedule:
-        """When units are gathered and released."""
-        return GatherSchedule(*settings)
-
-    def make_reducer(self, *settings: Any) -> Reducer:
-        """What takes gradients and reduces them."""
-        return Reducer(*settings)
 
     def make_step(self, factory: Factory) -> OptimizerStep:
         """What updates this rank's part of the parameters."""
@@ -127,16 +104,15 @@ class Engine:
         """Units and tables are there; the model is as it was."""
 
     def fill_buckets(self) -> None:
-        """Move all parameters into their buckets."""
         for bucket in self.buckets:
             bucket.overwrite(self.first_values(bucket))
+
+    # Training.
 
     @property
     def loss_scale(self) -> float:
         """What the next loss is multiplied by."""
-        return 1.0
-
-    # Training.
+        return 1.0 if self.scaler is None else self.scaler.scale
 
     @property
     def plans(self) -> list[BucketPlan]:
@@ -149,7 +125,6 @@ class Engine:
         return self.comm.rank if STAGES[self.stage][2] else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's forward."""
         self.check_whole()
         self.guards.tell("before_call")
         with phase("forward"):
@@ -157,48 +132,42 @@ class Engine:
             self._agree()
             return output
 
-    def backward(self, loss: torch.Tensor, reduce: bool | None = None, also: Sequence[Engine] = ()) -> None:
+    def backward(self, loss: torch.Tensor, reduce: bool | None = None) -> None:
         """Add the gradients of `loss` (a scalar) to those of this step.
 
         With `reduce`, as outside `no_sync`, they (and those of earlier calls with reduce=False) are averaged over the
-        ranks. Without, they stay on this rank, whole at every stage, until a later call reduces them: less traffic
-        over several micro-batches, more memory at stages 2 and 3.
-
-        `also`: the other engines whose models the loss went through. They take gradients, too; each steps by itself.
+        ranks. Without, they stay on this rank, whole at every stage: less traffic, more memory at stages 2 and 3.
         """
-        engines = [self, *also]
-        for engine in engines:
-            engine.check_ready()
-        with backward_phase("backward"), ExitStack() as stack:
-            for engine in engines:
-                engine.begin_backward(reduce)
-                stack.enter_context(engine.taking_gradients())
-            self.scaled(loss).backward()
+        self.check_ready()
+        with backward_phase("backward"):
+            self.begin_backward(reduce)
+            with self.taking_gradients():
+                (loss if self.loss_scale == 1.0 else loss.float() * self.loss_scale).backward()
 
     def begin_backward(self, reduce: bool | None = None) -> None:
         """From here on a backward may bring gradients."""
         self.failed = True
-        self.schedule.begin_backward()
+        self.schedule.in_backward = True
         self.reducer.begin(self.reduces if reduce is None else reduce)
 
     @contextmanager
     def taking_gradients(self) -> Iterator[None]:
-        """Within, a backward brings gradients; at the end all of them are here, and reduced if they are to be."""
+        """Within, a backward brings gradients; at the end all are here."""
         try:
             yield
             self.schedule.release_all()
             self.reducer.finish()
         finally:
             self.reducer.end()
-            self.schedule.end_backward()
+            self.schedule.in_loss = False
+            self.schedule.let_go()
         # From here on others may write to the shards.
         settle_all(self.units)
         self.failed = False
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within, `backward(loss)` leaves gradients on this rank, as `backward(loss, reduce=False)` does. The last
-        backward of a step stands outside."""
+        """Within, a backward is one with reduce=False. The last of a step stands outside."""
         before, self.reduces = self.reduces, False
         try:
             yield
@@ -207,32 +176,32 @@ class Engine:
 
     @torch.no_grad()
     def step(self) -> StepResult:
-        """Update the parameters with the gradients of this step, and forget those. Every rank calls it. Raises
-        StateError where gradients are missing, are not reduced, or come from a backward that failed, and OffloadError,
-        on every rank, where a disk fails."""
+        """Update the parameters with the gradients of this step, and forget those. Raises StateError where gradients
+        are missing, not reduced, or of a backward that failed, and OffloadError, on every rank, where a disk fails."""
         trainable = self.reducer.order
         self.check_whole()
         if self.failed:
-            raise StateError("a backward failed half-way; call zero_grad() and repeat the whole step")
+            raise StateError(FAILED)
         if any(bucket.gradients.filled for bucket in trainable):
             raise StateError("gradients were not reduced; make the last backward of a step with reduce=True")
         if not all(bucket.gradients.summed for bucket in trainable):
             raise StateError("there are no gradients to step with; call backward(loss) first")
         self.guards.tell("before_step")
         if self.schedule.is_summoned:
-            raise StateError(
-                "step() was called inside summon_full_params, whose parameters it would not reach; leave first"
-            )
+            raise StateError("step() was called inside summon_full_params; leave it first")
         self._agree()
-        result, factor = self.measure()
+        clip_norm, norm_type = self.sharding.clip_norm, self.sharding.norm_type
+        scale = None if self.scaler is None else self.scaler.scale
+        result, factor = measure(self.comm, trainable, clip_norm, norm_type, scale)
         if not result.skipped:
-            self._update(factor)
+            self.guards.tell("before_update")
+            self.update(factor)
+            # What the step before published has come: its collectives ended before this step's reductions.
+            self.hand_around()
         self.forget()
+        if self.scaler is not None:
+            self.scaler.update(result.skipped)
         return result
-
-    def measure(self) -> tuple[StepResult, float]:
-        """Whether to step, and the factor that clips the gradients."""
-        return measure(self.comm, self.reducer.order, self.sharding.clip_norm, self.sharding.norm_type)
 
     def zero_grad(self) -> None:
         """Forget the gradients of this step, and let go what a failed forward or backward left here."""
@@ -240,8 +209,7 @@ class Engine:
         self.forget()
 
     def close(self) -> None:
-        """Take the engine's hooks off the model. At stages 0 to 2 it keeps its parameters and may go into another
-        engine; at stage 3 it keeps none, so `consolidate` first."""
+        """Take the engine's hooks off the model, which keeps its parameters at stages 0 to 2."""
         if self.closed:
             return
         self.forget()
@@ -258,22 +226,20 @@ class Engine:
             raise StateError(self.broken)
 
     def forget(self) -> None:
-        """Forget the gradients of this step."""
         self.reducer.reset()
         self.schedule.let_go()
         self.failed = False
 
     def _agree(self) -> None:
-        """See that all ranks gathered the same units. Where none are gathered a rank may run forwards alone."""
+        """See that all ranks gathered the same units."""
         if self.shards_parameters:
             self.comm.agree()
 
     def check_ready(self) -> None:
-        """Raise a StateError if the engine cannot take a backward."""
         if self.closed:
-            raise StateError("this engine was closed and takes no gradients; wrap the model again in a new ZeroEngine")
+            raise StateError("this engine was closed and takes no gradients; wrap the model again in a new one")
         if self.failed:
-            raise StateError("an earlier backward failed half-way; call zero_grad() and repeat the whole step")
+            raise StateError(FAILED)
         self.check_whole()
         self.guards.tell("before_backward")
 
@@ -282,31 +248,13 @@ class Engine:
         if not self.schedule.in_backward:
             raise StateError("gradients came outside of engine.backward(loss), which says when all are here; call it")
 
-    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
-        return loss if self.loss_scale == 1.0 else loss.float() * self.loss_scale
-
-    def _fill(self, unit: Unit) -> None:
-        """A unit gets no more gradients in this backward."""
-        if self.failed:
-            self.reducer.fill(unit)
-
-    def _update(self, factor: float) -> None:
-        self.guards.tell("before_update")
-        self.stepping = True
-        try:
-            self.update(factor)
-        finally:
-            self.stepping = False
-        # What the step before published has come: its collectives ended before this step's reductions.
-        self.hand_around()
-
     def update(self, factor: float) -> None:
         """Step the optimizer over what this rank owns, once no rank reads its shards any more."""
         settle_all(self.units)
         self.optimizer_step.step(factor)
 
     def hand_around(self) -> None:
-        """All-gather the new parameters up to where they are stored. With `overlap_gather` who uses a unit waits."""
+        """All-gather the new parameters up to where they are stored."""
         self.new_values()
         with phase("publish"):
             for unit in self.units:
@@ -322,48 +270,25 @@ class Engine:
         """Return once all parameters that a step published have come."""
         # Calls run in order: once the last has ended, so have those before it.
         for unit in reversed(self.units):
-            self.arrive(unit)
-
-    def arrive(self, unit: Unit) -> None:
-        """Return once a unit's new parameters are here."""
-        if unit.arriving:
-            unit.arrive()
-            self.guards.tell("arrived", unit)
+            self.schedule.arrive(unit)
 
     def new_values(self) -> None:
-        """Parameters have new values, by a step or from a checkpoint: views that somebody still has of them, in Python
-        or in a graph, are of the old ones."""
+        """Parameters have new values: views and graphs are of the old ones."""
         self.schedule.new_values()
         self.guards.tell("new_values")
 
     # Parameters into buckets.
 
-    def _place(self) -> None:
-        """Give each bucket its table, and the tier where it is stored."""
-        memory, sharding = self.make_memory(), self.sharding
-        sizes = [self.comm.size] if self.replicate is None else [self.replicate.size, self.comm.size]
-        for bucket in self.buckets:
-            # Persistent parameters have stage 2's rows.
-            stages = [min(sharding.stage, 2) if bucket.persistent else sharding.stage]
-            stages = stages if self.replicate is None else [0, *stages]
-            bucket.rows = make_rows(stages, sizes, bucket.dtypes, bucket.trainable, sharding.tiers, sharding.all_reduce)
-            bucket.comm, bucket.tier, bucket.memory = self.comm, self.tier, memory
-        for unit in self.units:
-            unit.place()
-
     def first_values(self, bucket: Bucket, flat: torch.Tensor | None = None) -> torch.Tensor:
-        """Rank 0's values of a bucket in one flat buffer, on every rank; in `flat`, if they lie there already."""
+        """Rank 0's values of a bucket, flat, on every rank; in `flat`, if they lie there."""
         if flat is None:
             flat = self.comm.allocate(bucket.layout.numel, bucket.dtypes.main)
             fill(flat, bucket.layout, bucket.parameters)
-        return self.of_rank_0(flat, copy=False)
+        return self.of_rank_0(flat)
 
     @torch.no_grad()
-    def of_rank_0(self, tensor: torch.Tensor, copy: bool = True) -> torch.Tensor:
-        """The first rank's values, on every rank: in a copy, or written to the tensor."""
-        if copy:
-            tensor = tensor.clone(memory_format=torch.contiguous_format)
-        for group in (self.comm, self.replicate):
-            if group is not None:
-                group.broadcast(tensor)
+    def of_rank_0(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Overwrite a contiguous tensor with the first rank's values, on every rank; returns it."""
+        for group in filter(None, (self.comm, self.replicate)):
+            group.broadcast(tensor)
         return tensor

@@ -1,12 +1,16 @@
-"""Parameters whole: read, saved, loaded, or for a moment there for everybody."""
+"""Parameters whole: read, saved, loaded, or for a moment there for everybody.
+
+An engine holds a parameter up to three times: as main parameters, as the shard that is stored, and as forward uses it.
+A write goes to all, each rounded once from the value that is given; each rank takes its own elements.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +19,66 @@ from torch.nn.modules.module import _IncompatibleKeys
 
 from zerolab.collectives import phase
 from zerolab.errors import InputError, StateError
+from zerolab.flat import Layout
+from zerolab.flat.layout import Slot
 from zerolab.flat.views import shard_of, view
 from zerolab.zero.bucket import Bucket
-from zerolab.zero.clip import check_norm, clip_factor, gradient_norm
 from zerolab.zero.engine import Engine
-from zerolab.zero.guards import ParameterGuard
-from zerolab.zero.guards.parameters import written
-from zerolab.zero.overwrite import all_hear, changing, gather_parameters, write_main, write_parameters
-from zerolab.zero.tiers.stored_step import StoredStep
-from zerolab.zero.tiers.tiers import Tier
+from zerolab.zero.guards import ParameterGuard, written
+from zerolab.zero.step import check_norm, clip_factor, gradient_norm
+from zerolab.zero.stored_step import StoredState, StoredStep
+from zerolab.zero.tiers import Tier, all_hear, changing
 from zerolab.zero.units import Unit, settle_all
+
+Read = Callable[[Bucket, str, int, Tensor], None]
+"""read(bucket, name, start, out) fills `out` (1-D) with the elements of a parameter from `start` on."""
+
+
+class Overlap(NamedTuple):
+    """Elements `[start, stop)` of a parameter, which are `[first, last)` of a run."""
+
+    slot: Slot
+    start: int
+    stop: int
+    first: int
+    last: int
+
+
+def overlaps(layout: Layout, begin: int, end: int) -> Iterator[Overlap]:
+    """Which parameters' elements lie in `[begin, end)` of a bucket."""
+    for slot in layout.slots:
+        low, high = max(slot.start, begin), min(slot.stop, end)
+        if low < high:
+            yield Overlap(slot, low - slot.start, high - slot.start, low - begin, high - begin)
+
+
+def write_parameters(engine: Engine, read: Read, stays: Callable[[str], bool] = lambda name: False) -> None:
+    """Overwrite this rank's part of the stored parameters, but for those whose name `stays`."""
+    for bucket in engine.buckets:
+        if bucket.rows.parameters.tier == "disk" and any(stays(slot.name) for slot in bucket.layout.slots):
+            # What a disk hands out to be written is empty.
+            room = torch.empty(bucket.layout.shard_numel, dtype=bucket.dtypes.shard, device="cpu")
+            before = engine.tier.fetch(bucket, room)
+            engine.tier.open(bucket).copy_(before)
+        fill(bucket, bucket.owned[0], engine.tier.open(bucket), read)
+    engine.tier.flush()
+
+
+def gather_parameters(engine: Engine) -> None:
+    """Bring what ranks have written to all of them. A collective: none has failed."""
+    for bucket in engine.buckets:
+        if bucket.rows.owned > bucket.rows.parameters.depth:
+            engine.comm.all_gather(bucket.shard, out=bucket.whole)
+
+
+def fill(bucket: Bucket, begin: int, run: Tensor, read: Read) -> None:
+    for lap in overlaps(bucket.layout, begin, begin + run.numel()):
+        read(bucket, lap.slot.name, lap.start, run[lap.first : lap.last])
+
+
+def write_main(state: StoredState, read: Read) -> None:
+    segment, _, codec, raw = state
+    fill(segment.bucket, segment.begin, codec.view(raw, segment.numel), read)
 
 
 class FullParameters(Engine):
@@ -53,12 +107,12 @@ class FullParameters(Engine):
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> float:
-        """Scale the gradients of this step down to a global norm of `max_norm`, before `step()`; returns the norm that
-        they had. One that is not finite leaves them as they are; `max_norm=inf` only measures. A collective."""
+        """Scale the gradients of this step down to a global norm of `max_norm`; returns the one that they had. If
+        that is not finite they stay as they are; `max_norm=inf` only measures. A collective."""
         check_norm(max_norm, norm_type)
         self.check_whole()
         buckets = self.reducer.order
-        if not all(bucket.gradients.ready for bucket in buckets):
+        if not all(bucket.gradients.summed and not bucket.gradients.filled for bucket in buckets):
             raise StateError("there are no reduced gradients to clip; call clip_grad_norm_ after backward(loss)")
         scale = self.loss_scale
         norm = gradient_norm(self.comm, buckets, norm_type) / scale
@@ -70,9 +124,8 @@ class FullParameters(Engine):
 
     @contextmanager
     def summon_full_params(self) -> Iterator[None]:
-        """Within, all parameters are here with their elements, to be read or, on all ranks alike, written. At stage 3
-        that takes the memory of the whole model, and what is read later must be a copy (`clone()`). Writes that would
-        be lost are refused: with a precision or an offload that keeps main parameters apart. A collective."""
+        """Within, all parameters are here with their elements, to be read or, on all ranks alike, written: what is read
+        later must be a copy (`clone()`). Writes are refused where main parameters are kept apart. A collective."""
         self.check_whole()
         self.guards.tell("before_read")
         schedule = self.schedule
@@ -81,7 +134,7 @@ class FullParameters(Engine):
         before = {bucket: versions(bucket.parameters) for unit in self.units for bucket in unit.gathered}
         try:
             for unit in self.units:
-                self.arrive(unit)
+                schedule.arrive(unit)
                 unit.gather()
                 schedule.lend(unit, True)
             schedule.is_summoned = True
@@ -104,25 +157,27 @@ class FullParameters(Engine):
             schedule.release_all()
 
     def parameters_of(self, unit: Unit, to: int | None = None) -> dict[str, Tensor]:
-        """Copies of a unit's parameters by name, on the CPU of every rank, or of rank `to` alone. A collective."""
+        """Copies of a unit's parameters by name, on the CPU of all, or of rank `to`. A collective."""
         self.check_whole()
         self.guards.tell("before_read")
-        self.arrive(unit)
+        self.schedule.arrive(unit)
         with phase("consolidate"):
             unit.gather()
-        slots = [(slot, bucket) for bucket in unit.buckets for slot in bucket.layout.slots]
-        mine = to is None or to == self.comm.rank
-        copies = {slot.name: view(bucket.whole, slot).cpu().clone() for slot, bucket in slots} if mine else {}
+        found: dict[str, Tensor] = {}
+        for bucket in unit.buckets if to in (None, self.comm.rank) else []:
+            found |= copy_slots(bucket, bucket.whole)
         self.schedule.release_unused(unit)
-        return copies
+        return found
 
     def consolidate(self, to: int | None = None) -> dict[str, Tensor]:
-        """The whole model's parameters and rank 0's buffers by name, on the CPU of every rank, or of rank `to` alone:
-        then the others get nothing. A tied parameter stands under its first name. A collective, a unit at a time."""
+        """The whole model's parameters and rank 0's buffers by name, on the CPU of all ranks, or of rank `to` alone. A
+        tied parameter stands under its first name. A collective, a unit at a time."""
         if to not in (None, *range(self.comm.size)):
             raise InputError(f"to is {to!r}; name a rank from 0 to {self.comm.size - 1}, or leave it out for all")
         with phase("consolidate"):
-            state = {name: self.of_rank_0(buffer).cpu() for name, buffer in self.model.named_buffers()}
+            buffers = self.model.named_buffers()
+            copies = ((name, buffer.clone(memory_format=torch.contiguous_format)) for name, buffer in buffers)
+            state = {name: self.of_rank_0(copy).cpu() for name, copy in copies}
         for unit in self.units:
             state.update(self.parameters_of(unit, to))
         settle_all(self.units)
@@ -149,7 +204,6 @@ class FullParameters(Engine):
                 begin, end = bucket.owned
                 own[bucket] = torch.zeros(end - begin, dtype=bucket.dtypes.main)
                 if bucket.dtypes.shard == bucket.dtypes.main:
-                    # Stage 3 keeps its shards as main parameters.
                     own[bucket].copy_(self.tier.fetch(bucket, torch.empty_like(own[bucket])))
         for segment, name, codec, raw in chain.from_iterable(self.optimizer_step.stored()):
             if name == "main" and segment.bucket in own:
@@ -160,49 +214,40 @@ class FullParameters(Engine):
                 with phase("consolidate"):
                     flat = self.comm.all_gather(flat.to(self.comm.device))
             if to in (None, self.comm.rank):
-                found |= {slot.name: view(flat, slot).cpu().clone() for slot in bucket.layout.slots}
+                found |= copy_slots(bucket, flat)
         return found
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True) -> _IncompatibleKeys:
-        """Overwrite parameters and buffers by those of a model's state_dict, whole tensors by name; main parameters,
-        too. The optimizer's states stay (`zerolab.checkpoint` has them). A collective.
-
-        Each rank takes its own elements, so `state_dict` may read tensors when they are asked for. Raises a
-        RuntimeError for names, as torch does, or an InputError for another shape, while the model is as it was.
-        """
+        """Overwrite parameters, main ones, too, and buffers by those of a model's state_dict, which may read tensors
+        when they are asked for. The optimizer's states stay. A collective. Raises a RuntimeError for names, as torch
+        does, or an InputError for another shape, while the model is as it was."""
         self.check_between_steps("load_state_dict")
         wanted = self.model.state_dict(keep_vars=True)
         missing = [name for name in wanted if name not in state_dict]
         unexpected = [name for name in state_dict if name not in wanted]
         if strict and (missing or unexpected):
-            said = [f"has no {name}" for name in missing[:1]]
-            said += [f"has {name}, which the model has not" for name in unexpected[:1]]
-            raise RuntimeError(
-                f"the state_dict {' and '.join(said)} ({len(missing)} missing, {len(unexpected)} unexpected); give "
-                "that of the same model, or say strict=False"
-            )
-        # A tied parameter may be given by any of its names: the first one counts.
+            has = f"has no {', '.join(missing)}" if missing else f"has {', '.join(unexpected)}, which the model has not"
+            raise RuntimeError(f"the state_dict {has}; give that of the same model, or say strict=False")
         given = {id(tensor): name for name, tensor in reversed(wanted.items()) if name in state_dict}
-        named = {name: given.get(id(parameter)) for name, parameter in self.model.named_parameters()}
+        name_of = {name: given.get(id(parameter)) for name, parameter in self.model.named_parameters()}
         buffers = [(buffer, given[id(buffer)]) for buffer in self.model.buffers() if id(buffer) in given]
-        shapes = [(named[slot.name], slot.shape) for bucket in self.buckets for slot in bucket.layout.slots]
+        shapes = [(name_of[slot.name], slot.shape) for bucket in self.buckets for slot in bucket.layout.slots]
         shapes += [(name, tuple(buffer.shape)) for buffer, name in buffers]
         for name, shape in shapes:
-            if name is not None and (given_shape := tuple(state_dict[name].shape)) != shape:
+            if name is not None and (other := tuple(state_dict[name].shape)) != shape:
                 raise InputError(
-                    f"{name} has shape {given_shape} in the state_dict and {shape} in the model; give that of the same "
-                    "model"
+                    f"{name} has shape {other} in the state_dict and {shape} in the model; mend one of them"
                 )
 
         def read(bucket: Bucket, name: str, start: int, out: Tensor) -> None:
-            if (own := named[name]) is not None:
+            if (own := name_of[name]) is not None:
                 out.copy_(state_dict[own].detach().reshape(-1)[start : start + out.numel()])
 
         self.synchronize()
         with changing(self, "load_state_dict"):
             with all_hear(self):
-                write_parameters(self, read, lambda name: named[name] is None)
+                write_parameters(self, read, lambda name: name_of[name] is None)
                 for stored in chain.from_iterable(self.optimizer_step.stored(writing=True)):
                     if stored.name == "main":
                         write_main(stored, read)
@@ -214,8 +259,8 @@ class FullParameters(Engine):
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Between steps: hand around what was written to the optimizer's own tensors (`engine.optimizer.param_groups`),
-        to all ranks and to what the model computes with. Schedule-free optimizers write there. A collective."""
+        """Between steps: hand around what was written to the optimizer's own tensors, as schedule-free optimizers do,
+        to all ranks and to what the model computes with. A collective."""
         if not self.optimizer_step.stays:
             self.guards.tell("before_read")
         self.check_between_steps("publish", publishes=True)
@@ -227,8 +272,7 @@ class FullParameters(Engine):
         self.hand_around()
 
     def explain(self) -> str:
-        """A text: the tables of the buckets, equal ones once; the units, and who named them; and which parameters were
-        asked for outside the forward of their unit."""
+        """The tables of the buckets, the units, and what was asked for outside them."""
         axes = [f"{self.comm.size} ranks", *([] if self.replicate is None else [f"{self.replicate.size} replicas"])]
         tables = [
             f"buckets: {count}\n{table.explain(axes)}\n"
@@ -243,18 +287,14 @@ class FullParameters(Engine):
             lines.append(f"  {unit.name}: {kinds}, {numel:,} parameters, buckets: {len(unit.buckets)}")
         lines += [
             f"    {title} was asked for outside the forward of its unit, which was gathered for it (times: {times})"
-            for title, times in self.uses_outside.items()
+            for guard in self.guards.guards
+            if isinstance(guard, ParameterGuard)
+            for title, times in guard.counts.items()
         ]
         return "\n".join(lines)
 
-    @property
-    def uses_outside(self) -> Mapping[str, int]:
-        """How often each parameter was asked for outside the forward of its unit, by name and unit."""
-        return next((guard.counts for guard in self.guards.guards if isinstance(guard, ParameterGuard)), {})
-
     def check_between_steps(self, what: str, mends: bool = False, publishes: bool = False) -> None:
-        """Raise a StateError unless the engine is between two steps. `what` is the name of the call that asks; it may
-        be one that `mends` a broken engine, or `publishes` what was written to the optimizer's tensors."""
+        """Raise a StateError unless the engine is between two steps, or broken and `what` a call that mends it."""
         if not mends:
             self.check_whole()
         if not (mends or publishes):
@@ -271,7 +311,10 @@ class FullParameters(Engine):
             raise StateError(f"{what} {why}")
 
 
+def copy_slots(bucket: Bucket, whole: Tensor) -> dict[str, Tensor]:
+    return {slot.name: view(whole, slot).cpu().clone() for slot in bucket.layout.slots}
+
+
 def versions(parameters: Iterable[nn.Parameter]) -> list[int]:
-    """Torch's counts of writes in place."""
     with DisableTorchFunctionSubclass():
         return [parameter._version for parameter in parameters]

@@ -1,18 +1,15 @@
 """How much of a model stage 3 has whole at a time: what stays, what comes ahead, what is kept for its next use.
 
-The engine asks these functions while it runs, and the ledgers ask the same ones beforehand, so that both say the same.
-All is counted in elements of whole units, padding included; parameters that stay on every rank do not count.
+The engine and the ledgers ask the same functions. All is counted in elements of whole units, padding included;
+parameters that stay on every rank do not count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from zerolab.flat.layout import check_count
-from zerolab.zero.schedule import GatherSchedule
 from zerolab.zero.units import Presence, Unit
 
 U = TypeVar("U")
@@ -23,17 +20,13 @@ class Stage3Limits:
     """Limits of what is gathered at stage 3, in elements, with DeepSpeed's name for each.
 
     persistence_numel  stage3_param_persistence_threshold: a parameter of at most so many elements stays whole on every
-                       rank, as at stage 2. (All stages put those in buckets of their own, so that one setting gives
-                       the same bits.)
+                       rank, as at stage 2
     prefetch_numel     stage3_prefetch_bucket_size: gather as many coming units ahead as fit into so many elements;
                        None: exactly the next unit, whatever its size
     live_numel         stage3_max_live_parameters: units are gathered ahead and kept only while no more than so many
                        elements are here; None: no limit
     reuse_numel        stage3_max_reuse_distance: a unit that has run is not released if it is used again before units
-                       of so many elements have run; 1 keeps the last unit of the forward, which backward uses first.
-                       None: 1 on a GPU, 0 elsewhere (`on`)
-
-    Raises InputError for what is no whole number, or below 0.
+                       of so many elements have run; None: 1 on a GPU, 0 elsewhere (`on`)
     """
 
     persistence_numel: int = 0
@@ -41,23 +34,22 @@ class Stage3Limits:
     live_numel: int | None = None
     reuse_numel: int | None = None
 
-    def __post_init__(self) -> None:
-        for what, numel in vars(self).items():
-            if numel is not None or what == "persistence_numel":
-                check_count(what, numel, least=0)
-
     def on(self, gpus: bool) -> Stage3Limits:
-        """These limits with the default for ranks on GPUs, or not, filled in. To release the last unit and gather it
-        again at once would cost its wire, and keeping it costs little beside the activations."""
+        """These limits with the default for ranks on GPUs, or not."""
         return replace(self, reuse_numel=1) if gpus and self.reuse_numel is None else self
 
     def has_room(self, live: int, more: int) -> bool:
         """Whether `more` elements may come beside the `live` ones without need."""
         return self.live_numel is None or live + more <= self.live_numel
 
+    def live(self, units: Iterable[Unit]) -> int:
+        """Elements that are here, or on their way; 0 if they are not limited."""
+        if self.live_numel is None:
+            return 0
+        return sum(unit.numel for unit in units if unit.presence is not Presence.SHARDED)
+
     def ahead(self, coming: Iterable[tuple[int, bool]], live: int) -> int:
-        """How many of the coming units are to be gathered now, the nearest first: of each its elements, and whether
-        they are among the `live` ones, which are here or on their way."""
+        """How many of the coming units to gather now: of each its elements, and whether they are `live` ones."""
         left, count = self.prefetch_numel, 0
         for numel, is_live in coming:
             fits = count == 0 if left is None else numel <= left
@@ -68,8 +60,7 @@ class Stage3Limits:
         return count
 
     def keeps(self, unit: U, following: Sequence[U], numel_of: Callable[[U], int]) -> bool:
-        """Whether a unit that has run stays until it is used again. `following` run after it in this forward, and then
-        the other way round in its backward."""
+        """Whether a unit stays until it is used again. `following` run after it, and then back in backward."""
         if not self.reuse_numel:
             return False
         between = [*following, *reversed(following)]
@@ -81,39 +72,3 @@ class Stage3Limits:
 
 NO_LIMITS = Stage3Limits()
 """No parameter stays, the next unit is gathered ahead, none is kept."""
-
-
-class LimitedSchedule(GatherSchedule):
-    """Gathers ahead, and keeps, within limits."""
-
-    def __init__(self, limits: Stage3Limits, *settings: Any) -> None:
-        super().__init__(*settings)
-        self.limits = limits
-
-    def gather_ahead(self, coming: list[Unit]) -> None:
-        sizes = ((unit.numel, unit.presence is not Presence.SHARDED) for unit in coming)
-        count = self.limits.ahead(sizes, self._live())
-        for unit in coming[:count]:
-            unit.start_gather()
-        # Should it rest on a disk.
-        for unit in coming[count : count + 1]:
-            unit.prefetch()
-
-    def keeps(self, unit: Unit) -> bool:
-        order, at = self.order, len(self.order.running)
-        # Where another unit ran the last time it is not known when this one is used again.
-        is_known = order.last[at - 1 : at] == order.running[-1:]
-        return is_known and self.limits.keeps(unit, order.following(), attrgetter("numel"))
-
-    def make_room(self, unit: Unit) -> None:
-        """Let go of what earlier units kept, if this one beside them is too much."""
-        if unit.presence is Presence.SHARDED and not self.limits.has_room(self._live(), unit.numel):
-            for other in self.units:
-                if other.kept:
-                    self.release(other)
-
-    def _live(self) -> int:
-        """Elements that are here, or on their way; 0 if they are not limited."""
-        if self.limits.live_numel is None:
-            return 0
-        return sum(unit.numel for unit in self.units if unit.presence is not Presence.SHARDED)

@@ -3,13 +3,11 @@
     parameter.grad  --on_gradient-->  local  --bucket.reduce-->  reduced  -->  the optimizer step
     one parameter's                   of this rank alone         averaged over the ranks
 
-Backward brings gradients one parameter at a time. Each is copied to its slot in the bucket's local buffer and
-dropped; when a bucket is complete its reduction starts, while backward goes on with the units before it.
+When a bucket is complete its reduction starts, while backward goes on with the units before it.
 
-Invariant: all ranks start reductions in the same order, last bucket first, however their backward ran. A bucket
-that is complete early waits for those before it in that order; a bucket with a parameter that got no gradient
-here is completed with zeros when backward has ended, at stage 3 before the next unit is gathered (`schedule.py`). So a
-rank that skipped a layer cannot make the others hang.
+Invariant: all ranks start reductions in the same order, last bucket first, however their backward ran. A bucket with a
+parameter that got no gradient here is completed with zeros when backward has ended, at stage 3 before the next unit is
+gathered (`schedule.py`). So a rank that skipped a layer cannot make the others hang.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from zerolab.collectives.call import phase
 from zerolab.collectives.contract import Collectives
 from zerolab.collectives.handle import Handle
 from zerolab.errors import StateError
+from zerolab.flat.layout import Layout
 from zerolab.flat.views import drop_gradients, take_gradient, view
 from zerolab.gpu import door
 from zerolab.zero.bucket import Bucket
@@ -32,8 +31,8 @@ from zerolab.zero.units import Unit
 Tensor = torch.Tensor
 
 IN_FLIGHT = 2
-"""Buckets under reduction at once while the next one fills, where gradients are sharded. With buckets alike one would
-be as fast; the second lets backward go on while a large one, such as a head's, is reduced."""
+"""Buckets under reduction at once while the next one fills, where gradients are sharded: the second lets backward go on
+while a large one, such as a head's, is reduced."""
 SMALL = 1 << 16
 """Elements. On a GPU a gradient of at most so many waits, to be copied to its slot together with others."""
 
@@ -41,61 +40,78 @@ SMALL = 1 << 16
 class Reducer:
     """Takes the gradients that backward brings, and reduces bucket after bucket.
 
-    units     in forward order
-    overlap   reduce while backward goes on
-    reached   told of a gradient that comes outside a backward; begins one, or raises
+    replicate  ranks that hold the same shards, over which averages are averaged once more
+    units      in forward order
+    overlap    reduce while backward goes on
+    reached    told of a gradient that comes outside a backward; begins one, or raises
     """
 
-    def __init__(self, comm: Collectives, units: Sequence[Unit], overlap: bool, reached: Callable[[], None]) -> None:
-        self.overlap, self._reached = overlap, reached
+    def __init__(
+        self,
+        comm: Collectives,
+        replicate: Collectives | None,
+        units: Sequence[Unit],
+        overlap: bool,
+        reached: Callable[[], None],
+    ) -> None:
+        self.overlap, self.replicate, self._reached = overlap, replicate, reached
         self.order = [bucket for unit in reversed(units) for bucket in reversed(unit.trainable)]
-        self._position = {bucket: position for position, bucket in enumerate(self.order)}
+        self._places = {key: place for place, bucket in enumerate(self.order) for key in bucket.slots}
         # Slots, and the small gradients that wait for their copy: on a GPU a kernel for each costs more than its bytes.
         self._small: list[tuple[Tensor, Tensor]] | None = [] if door.drives(comm.device) else None
         self._in_backward = self._reducing = False
-        # How many buckets of `order` this backward has begun to reduce.
         self._next = 0
-        self._in_flight: deque[tuple[Bucket, Handle]] = deque()
+        # Reductions over the ranks, each with those over replicas that are queued right behind it.
+        self._in_flight: deque[tuple[Bucket, Handle, list[Handle]]] = deque()
+        self._stream: torch.cuda.Stream | None = None
+        # Weak: Python's collector does not see what hooks hold; a strong reference would keep a forgotten engine alive.
+        self_ = ref(self)
+
+        def hook(parameter: Tensor) -> None:
+            if reducer := self_():
+                reducer.on_gradient(parameter)
+
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._hook(bucket))
+            parameter.register_post_accumulate_grad_hook(hook)
             for bucket in self.order
             for parameter in bucket.parameters
         ]
 
     def begin(self, reduce: bool) -> None:
-        """Before a backward; `reduce` says whether its gradients are reduced or wait for a later backward's."""
         self._in_backward, self._reducing, self._next = True, reduce, 0
         for bucket in self.order:
             bucket.gradients.arrived.clear()
 
-    def on_gradient(self, bucket: Bucket, parameter: Tensor) -> None:
+    def on_gradient(self, parameter: Tensor) -> None:
         """Move `parameter.grad` to its slot, as soon as backward has it. (Inside backward autograd records nothing.)"""
-        gradients, key = bucket.gradients, id(parameter)
-        slot = bucket.slots[key]
-        if self._reducing and self._position[bucket] < self._next:
+        if not self._in_backward:
+            try:
+                self._reached()
+            except BaseException:
+                drop_gradients([parameter])
+                raise
+        key = id(parameter)
+        place = self._places[key]
+        bucket = self.order[place]
+        gradients, slot = bucket.gradients, bucket.slots[key]
+        if self._reducing and place < self._next:
             raise StateError(
-                f"{slot.name} got a second gradient after its bucket was reduced; "
-                "use activation checkpointing with use_reentrant=False"
+                f"{slot.name} got a second gradient after its bucket was reduced; checkpoint with use_reentrant=False"
             )
         local = bucket.local_gradients()
         gradient = take_gradient(parameter)
-        if gradient is None:
-            raise StateError(
-                f"a hook of {slot.name} took its gradient before the engine could: set no gradient to None in a "
-                "register_post_accumulate_grad_hook, and step by engine.step()"
-            )
+        assert gradient is not None, f"a hook of {slot.name} took its gradient before the engine could"
         if gradient.is_sparse:
             gradient = gradient.to_dense()
         if gradients.filled or key in gradients.arrived:
-            if self._small:
-                self._copy_small()
+            self._copy_small()
             view(local, slot).add_(gradient)
         elif self._small is not None and gradient.numel() <= SMALL:
             self._small.append((view(local, slot), gradient))
         else:
             view(local, slot).copy_(gradient)
         gradients.arrived.add(key)
-        if self._small and bucket.complete:
+        if bucket.complete:
             self._copy_small()
         if self._reducing and bucket.complete:
             with phase("backward"):
@@ -104,9 +120,10 @@ class Reducer:
     @torch.no_grad()
     def fill(self, unit: Unit) -> None:
         """In backward: a unit gets no more gradients, so write zeros for those that have not come. (Persistent buckets
-        of stage 3 may be used from anywhere: theirs are written when backward has ended.)"""
-        if self._small:
-            self._copy_small()
+        may be used from anywhere: theirs come at the end.)"""
+        if not self._in_backward:
+            return
+        self._copy_small()
         for bucket in unit.trainable:
             if not bucket.persistent and not bucket.complete:
                 bucket.fill_missing()
@@ -116,8 +133,7 @@ class Reducer:
 
     def finish(self) -> None:
         """After a backward: complete every bucket, and wait for all reductions."""
-        if self._small:
-            self._copy_small()
+        self._copy_small()
         for bucket in self.order[self._next :]:
             bucket.fill_missing()
         if self._reducing:
@@ -127,8 +143,7 @@ class Reducer:
                 self._collect()
 
     def end(self) -> None:
-        """After a backward that finished or failed: gradients that come now are strays, and those on their way to the
-        host are there."""
+        """After a backward: gradients that come now are strays."""
         self._in_backward = False
         if self._small:
             self._small.clear()
@@ -136,11 +151,10 @@ class Reducer:
             bucket.tier.await_gradients()
 
     def reset(self) -> None:
-        """Forget the gradients of this step."""
         self._in_backward = False
         while self._in_flight:
-            _, handle = self._in_flight.popleft()
-            for call in self.calls(handle):
+            _, handle, behind = self._in_flight.popleft()
+            for call in (*behind, handle):
                 call.wait()
         for bucket in self.order:
             bucket.gradients.forget()
@@ -148,33 +162,14 @@ class Reducer:
         drop_gradients(parameter for bucket in self.order for parameter in bucket.parameters)
 
     def remove(self) -> None:
-        """Take the hooks off the parameters."""
         for hook in self._hooks:
             hook.remove()
 
-    def _hook(self, bucket: Bucket) -> Callable[[Tensor], None]:
-        # Weak: Python's collector does not see what hooks hold; strong references would keep a forgotten engine alive.
-        self_, bucket_ = ref(self), ref(bucket)
-
-        def hook(parameter: Tensor) -> None:
-            self, bucket = self_(), bucket_()
-            assert self is not None and bucket is not None
-            if not self._in_backward:
-                try:
-                    self._reached()
-                except BaseException:
-                    drop_gradients([parameter])
-                    raise
-            self.on_gradient(bucket, parameter)
-
-        return hook
-
     def _copy_small(self) -> None:
-        """Copy all small gradients that wait to their slots, at once."""
-        assert self._small is not None
-        slots, small = zip(*self._small, strict=True)
-        torch._foreach_copy_(slots, small)
-        self._small.clear()
+        if self._small:
+            slots, small = zip(*self._small, strict=True)
+            torch._foreach_copy_(slots, small)
+            self._small.clear()
 
     def _start_complete(self) -> None:
         while self._next < len(self.order) and self.order[self._next].complete:
@@ -185,25 +180,36 @@ class Reducer:
         frees = gradients.local is not gradients.reduced
         if frees and len(self._in_flight) >= IN_FLIGHT:
             self._collect()
-        self._in_flight.append((bucket, self.start(bucket)))
+        handle = bucket.reduce(self.overlap)
+        self._in_flight.append((bucket, handle, self._start_replicas(bucket, handle)))
         self._next += 1
 
     def _collect(self) -> None:
-        bucket, handle = self._in_flight.popleft()
+        bucket, handle, behind = self._in_flight.popleft()
         with torch.no_grad():
-            bucket.collect(self.average(bucket, handle))
+            for call in behind:
+                call.wait()
+            average: Tensor = handle.wait()
+            if self.replicate is not None and not behind:
+                for part in shards(average, bucket.layout):
+                    self.replicate.all_reduce(part, average=True)
+            bucket.collect(average)
 
-    # A reduction. (`replicas.py` averages over a second group.)
+    def _start_replicas(self, bucket: Bucket, handle: Handle) -> list[Handle]:
+        """On a GPU average over replicas right behind the reduction: nobody waits."""
+        if self.replicate is None or not handle.queued:
+            return []
+        self._stream = self._stream or door.stream(self.replicate.device)
+        average = handle.behind(self._stream)
+        with door.on(self._stream):
+            parts = shards(average, bucket.layout)
+            return [self.replicate.all_reduce_async(part, average=True) for part in parts]
 
-    def start(self, bucket: Bucket) -> Handle:
-        """Start to average a bucket's gradients."""
-        return bucket.reduce(self.overlap)
 
-    def average(self, bucket: Bucket, handle: Handle) -> Tensor:
-        """Return the average once it is here."""
-        average: Tensor = handle.wait()
-        return average
-
-    def calls(self, handle: Handle) -> list[Handle]:
-        """The calls of a reduction that nobody collects, which use memory until they have ended."""
-        return [handle]
+def shards(average: Tensor, layout: Layout) -> tuple[Tensor, ...]:
+    """The shards in an average as long as the bucket, else the one that it is. Each is averaged over replicas by
+    itself, so that additions have one order, however many a rank has."""
+    if not average.numel():
+        return ()
+    count = layout.numel // layout.shard_numel if average.numel() == layout.numel else 1
+    return average.split(average.numel() // count)

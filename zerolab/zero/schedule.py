@@ -1,16 +1,17 @@
 """When a unit's parameters must be here: hooks on its modules, and units gathered ahead.
 
-Forward     before a module: gather its unit. After it: release, once all modules of the unit have run, unless
-            it is kept for its backward.
+Forward     before a module: gather its unit. After all modules of the unit: release, unless it is kept.
 Backward    when the gradient of a module's output arrives: gather again. When backward comes to an earlier run,
             release: all that later runs recorded has been computed.
-Recompute   a checkpointed module runs its forward again inside backward: its unit is gathered, if it is not
-            here, and stays.
+Recompute   a checkpointed module runs its forward again inside backward: its unit is gathered, and stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
+from operator import attrgetter
 from threading import get_ident
 from typing import Any
 from weakref import WeakValueDictionary
@@ -18,10 +19,89 @@ from weakref import WeakValueDictionary
 import torch
 from torch import nn
 from torch._C import _current_graph_task_id as current_backward
+from torch.utils._pytree import tree_leaves
 
 from zerolab.collectives.call import phase
-from zerolab.zero.hooks import Guards, Hook, nodes_of, tensors_in
-from zerolab.zero.units import Unit, settle_all
+from zerolab.errors import StateError
+from zerolab.zero.units import Presence, Unit, settle_all
+
+COPY = "a copy or a pickle of a model that is in a ZeroEngine would be parted from it: take engine.state_dict()"
+
+
+class Hook:
+    """A function that a module calls around its forward. It refuses to be copied with its module, since the copy would
+    call it, too. Under torch.compile one graph ends, the function runs, and the next graph begins."""
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self.run = run
+        self.between_graphs = torch.compiler.disable(
+            run,
+            reason="ZeroEngine gathers and releases units between compiled graphs: call torch.compile without "
+            "fullgraph=True",
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Outside of torch.compile the wrapper does nothing but cost time, at every module.
+        if torch.compiler.is_compiling():
+            return self.between_graphs(*args, **kwargs)
+        return self.run(*args, **kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise StateError(COPY)
+
+
+class Guards:
+    """What is attached to an engine from outside: objects with methods for some of these moments. Each may raise.
+
+    attach(engine), detach(engine)            the engine is complete; it is closed
+    before_call()                             the engine is called
+    before_forward(), before_backward()       the model's own forward begins; a backward
+    before_step(), before_update()            a step or an overwrite begins; the optimizer is about to run
+    before_read()                             parameters are about to be saved, or handed out whole
+    new_values()                              parameters have new values, by a step or because they were overwritten
+    lend(unit), take_back(unit)               everybody may use the gathered parameters of a unit, and no longer
+    after_unit(unit, outputs)                 a module of the unit gave these tensors
+    before_release()                          all units that nobody needs are about to be released
+    published(unit), arrived(unit)            a step returns while its new parameters are on their way; they came
+    """
+
+    def __init__(self, guards: Sequence[Any]) -> None:
+        self.guards = list(guards)
+        self._methods: defaultdict[str, list[Callable[..., None]]] = defaultdict(list)
+        for guard in guards:
+            for name in dir(guard):
+                if not name.startswith("_") and callable(getattr(type(guard), name, None)):
+                    self._methods[name].append(getattr(guard, name))
+
+    def tell(self, moment: str, *about: Any) -> None:
+        for method in self._methods.get(moment, ()):
+            method(*about)
+
+
+def nodes_of(outputs: list[torch.Tensor]) -> set[Any]:
+    """The nodes of autograd's graph that made these tensors, and the bases of views."""
+    if not torch.is_grad_enabled():
+        return set()
+    followed = [output for output in outputs if output.requires_grad]
+    made = [tensor for output in followed for tensor in (output, output._base) if tensor is not None]
+    return {tensor.grad_fn for tensor in made if tensor.grad_fn is not None}
+
+
+def tensors_in(tree: Any) -> list[torch.Tensor]:
+    """Tensors in nested tuples, lists, dicts and dataclasses."""
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    # What forwards mostly give. Torch's own walk knows more, and takes ten times as long.
+    if type(tree) is tuple or type(tree) is list:
+        return [tensor for part in tree for tensor in tensors_in(part)]
+    if type(tree) is dict:
+        return [tensor for part in tree.values() for tensor in tensors_in(part)]
+    leaves = tree_leaves(tree)
+    if len(leaves) != 1 or leaves[0] is not tree:
+        return tensors_in(leaves)
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return tensors_in([getattr(tree, field.name) for field in fields(tree)])
+    return []
 
 
 class UnitRun:
@@ -41,12 +121,10 @@ class ExecutionOrder:
     """Runs of units. A forward is taken to go as the last one went; a backward, the way of its forwards back.
 
     Of the operations that autograd may compute next, it takes the one that the forward recorded last. So when backward
-    comes to the outputs of one run, it has computed all that later runs recorded. A parameter that a later run had and
-    that has no gradient by then was not used there, as in an expert to which no token came. It gets none in this
-    backward, unless backward has yet to come to another run of its unit.
+    comes to the outputs of one run, it has computed all that later runs recorded. A parameter of a later run that has
+    no gradient by then was not used there, as in an expert to which no token came.
 
-    last      the units of the last forward's runs, in order. Before the first forward it is a guess: each unit once,
-              then, at the end, once more for each further module that it has
+    last      the units of the last forward's runs, in order; before the first forward a guess
     running   the units of this forward's runs so far
     """
 
@@ -79,8 +157,7 @@ class ExecutionOrder:
         self.last, self.running, self.is_guess = self.running, [], False
 
     def begin_backward(self, run: UnitRun) -> tuple[list[Unit], list[Unit]]:
-        """Backward comes to the outputs of a run. Returns the units that get no more gradients in this backward, and
-        those of the runs before, the nearest first."""
+        """Backward comes to the outputs of a run. Returns units that get no more gradients, and those to come."""
         run.begun = True
         self._ahead.pop(run.left, None)
         coming = [other.unit for left, other in reversed(list(self._ahead.items())) if left < run.left]
@@ -96,11 +173,11 @@ class ExecutionOrder:
 class GatherSchedule:
     """Gathers and releases units around their modules' forward and backward.
 
-    arrive   called before a unit is used: new parameters on their way are awaited
+    limits   how much may come ahead and be kept (`limits.py`); None: the next unit comes, and none is kept
     fill     called of a unit that gets no more gradients in this backward: those that did not come are zero
     reached  called when autograd comes to what the model gave
     pinned   units that stay until parameters have new values: somebody may have views of them
-    open     units of which not all uses are noticed, so that nobody knows when their last gradient comes
+    open     units of which not all uses are noticed, nor when their last gradient comes
     """
 
     def __init__(
@@ -109,14 +186,14 @@ class GatherSchedule:
         units: list[Unit],
         shards_parameters: bool,
         prefetch: bool,
+        limits: Any,
         guards: Guards,
-        arrive: Callable[[Unit], None],
         fill: Callable[[Unit], None],
         reached: Callable[[], None],
     ) -> None:
         self.units, self.shards_parameters = units, shards_parameters
-        self.prefetch, self.guards = prefetch, guards
-        self.arrive, self.fill, self.reached = arrive, fill, reached
+        self.prefetch, self.limits, self.guards = prefetch, limits, guards
+        self.fill, self.reached = fill, reached
         # In the loss: a forward has ended whose backward has not.
         self.in_loss = self.in_backward = self.is_summoned = False
         self.pinned: dict[Unit, None] = {}
@@ -142,13 +219,18 @@ class GatherSchedule:
         ]
 
     def _hook_lightly(self, unit: Unit, module: nn.Module) -> list[Any]:
-        """Stages 0 to 2, whose units are always here: only wait for new parameters. The hook also ends a compiled graph
-        at each unit; one graph of the whole model would bring all its gradients at once, at the end."""
+        """Stages 0 to 2: only wait for new parameters. The hook also ends a compiled graph at each unit; one graph of
+        the whole model would bring all its gradients at once."""
         return [module.register_forward_pre_hook(Hook(lambda *_: self.arrive(unit)), prepend=True)]
 
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
+
+    def arrive(self, unit: Unit) -> None:
+        if unit.arriving:
+            unit.arrive()
+            self.guards.tell("arrived", unit)
 
     # Release.
 
@@ -159,12 +241,10 @@ class GatherSchedule:
             unit.release()
 
     def release_unused(self, unit: Unit) -> None:
-        """Release a unit that was gathered for something else, unless it runs or is kept."""
         if not (self.in_backward or unit.inside or unit.kept):
             self.release(unit)
 
     def release_all(self, but_kept: bool = False) -> None:
-        """Release all units that nobody needs."""
         if not self.shards_parameters:
             return
         self.guards.tell("before_release")
@@ -173,7 +253,6 @@ class GatherSchedule:
                 self.release(unit)
 
     def new_values(self) -> None:
-        """Parameters have new values: what is gathered has the old ones, and so has every view."""
         self.pinned.clear()
         self.open.clear()
         self.release_all()
@@ -198,14 +277,12 @@ class GatherSchedule:
             self.open.update(self.units)
         for unit in self.units:
             if unit.inside:
-                # The last forward failed half-way.
                 self.lend(unit, False)
             unit.inside = unit.ran = 0
         self._entered.clear()
         self.order.running.clear()
 
     def _end_forward(self, model: nn.Module, output: Any) -> None:
-        """Release what a forward left (a prefetched unit that was skipped, say), and learn the order of units."""
         if self.in_backward or self.thread != get_ident():
             return
         self.thread = None
@@ -237,7 +314,6 @@ class GatherSchedule:
                 self.gather_ahead(self.order.following())
 
     def _after_forward(self, unit: Unit, output: Any) -> None:
-        """A module of the unit has run, or failed."""
         if unit.inside:
             unit.inside -= 1
             if not unit.inside:
@@ -263,17 +339,12 @@ class GatherSchedule:
         return bool(nodes)
 
     def lend(self, unit: Unit, lent: bool) -> None:
-        """Let everybody use the gathered parameters of a unit, or no longer."""
         if self.shards_parameters and not self.is_summoned:
             self.guards.tell("lend" if lent else "take_back", unit)
 
     # Backward.
 
-    def begin_backward(self) -> None:
-        self.in_backward = True
-
     def _before_backward(self, run: UnitRun) -> None:
-        """The gradient of a run's output has come."""
         self.reached()
         with phase("backward"):
             coming: list[Unit] = []
@@ -290,28 +361,37 @@ class GatherSchedule:
             if self.prefetch:
                 self.gather_ahead(coming)
 
-    def end_backward(self) -> None:
-        self.in_loss = False
-        self.let_go()
-
     def let_go(self) -> None:
         """Forget a backward that has ended or failed. (`in_loss` stays: another loss may wait for its backward.)"""
         self.in_backward = False
         self.order.end_backward()
         self.release_all()
 
-    # How much is here at a time. (`limits.py` has other answers.)
+    # How much is here at a time.
 
     def gather_ahead(self, coming: list[Unit]) -> None:
         """Start to gather the next of the units to come, and to read the one after it, should it be on a disk."""
-        for unit in coming[:1]:
+        count = 1
+        if self.limits is not None:
+            sizes = ((unit.numel, unit.presence is not Presence.SHARDED) for unit in coming)
+            count = self.limits.ahead(sizes, self.limits.live(self.units))
+        for unit in coming[:count]:
             unit.start_gather()
-        for unit in coming[1:2]:
+        for unit in coming[count : count + 1]:
             unit.prefetch()
 
     def keeps(self, unit: Unit) -> bool:
-        """Whether a unit that has run in forward stays until its backward."""
-        return False
+        """Whether a unit that has run in forward stays. Where another ran the last time nobody knows its next use."""
+        order, at = self.order, len(self.order.running)
+        if self.limits is None or order.last[at - 1 : at] != order.running[-1:]:
+            return False
+        return bool(self.limits.keeps(unit, order.following(), attrgetter("numel")))
 
     def make_room(self, unit: Unit) -> None:
-        """A forward is about to gather a unit."""
+        """Let go of what earlier units kept, if this one beside them is too much."""
+        if self.limits is None or unit.presence is not Presence.SHARDED:
+            return
+        if not self.limits.has_room(self.limits.live(self.units), unit.numel):
+            for other in self.units:
+                if other.kept:
+                    self.release(other)

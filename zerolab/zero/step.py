@@ -1,11 +1,12 @@
 """The optimizer step: over what one rank owns, run by run, and back to where parameters are stored.
 
-An elementwise optimizer (SGD, Adam, AdamW, RMSprop, ...) computes each element's update from that element's own
-gradient and state, so a rank that holds a slice can update it alone, with the same bits as the whole would get.
+An elementwise optimizer computes each element's update from that element's own gradient and state, so a rank that holds
+a slice can update it alone, with the same bits as the whole would get.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,9 +14,78 @@ from typing import Any
 
 import torch
 
-from zerolab.flat.views import address
-from zerolab.zero.bucket import Bucket
-from zerolab.zero.tier import DeviceTier
+from zerolab.collectives.call import phase
+from zerolab.collectives.contract import Collectives
+from zerolab.errors import InputError
+from zerolab.flat.views import address, numbers, values_here
+from zerolab.zero.bucket import Bucket, DeviceTier
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step did. `norm` is the gradients' norm before clipping, or None if clipping is off."""
+
+    norm: float | None = None
+    skipped: bool = False
+    loss_scale: float = 1.0
+
+
+def check_norm(max_norm: float, norm_type: float) -> None:
+    if not (isinstance(max_norm, int | float) and max_norm > 0):
+        raise InputError(f"the clipping norm is {max_norm!r}; give a number above 0, or None for no clipping")
+    if not (isinstance(norm_type, int | float) and norm_type >= 1):
+        raise InputError(f"norm_type is {norm_type!r}; give 1, 2, another p of at least 1, or inf")
+
+
+@torch.no_grad()
+def gradient_norm(comm: Collectives, buckets: list[Bucket], norm_type: float = 2.0) -> float:
+    """The p-norm of the gradients of all buckets over all ranks; NaN where they have no values."""
+    own = _partial(comm, buckets, norm_type)
+    with phase("norm"):
+        partials = numbers(comm.all_gather(own), instead=[math.nan] * comm.size)
+    if math.isinf(norm_type):
+        # max() would drop a NaN that is not its first argument.
+        return math.nan if any(map(math.isnan, partials)) else max(partials)
+    return float(sum(partials) ** (1.0 / norm_type))
+
+
+def clip_factor(norm: float | None, max_norm: float | None) -> float:
+    """What brings gradients of this norm down to `max_norm`, as torch.nn.utils.clip_grad_norm_ does. NaN stays NaN."""
+    return 1.0 if norm is None or max_norm is None else min(max_norm / (norm + 1e-6), 1.0)
+
+
+def measure(
+    comm: Collectives, buckets: list[Bucket], clip_norm: float | None, norm_type: float, scale: float | None = None
+) -> tuple[StepResult, float]:
+    """Whether to step, which all ranks see alike, and the factor that unscales and clips the gradients."""
+    if clip_norm is None and scale is None:
+        return StepResult(), 1.0
+    scale = 1.0 if scale is None else scale
+    # Without clipping the largest gradient is enough to see an overflow.
+    norm = gradient_norm(comm, buckets, float("inf") if clip_norm is None else norm_type) / scale
+    clipped = None if clip_norm is None else norm
+    # Gradients without values are taken to be finite, and to be clipped.
+    if not norm < float("inf") and values_here():
+        return StepResult(clipped, True, scale), 0.0
+    return StepResult(clipped, False, scale), clip_factor(clipped, clip_norm) / scale
+
+
+def _partial(comm: Collectives, buckets: list[Bucket], norm_type: float) -> torch.Tensor:
+    """This rank's maximum, or its sum of |g|^p, in double precision from piece to piece; [1] on the rank's device."""
+    norms = []
+    for bucket in buckets:
+        start, _ = bucket.layout.shard(comm.rank)
+        shard = bucket.reduced_shard()
+        pieces = [shard[piece.start - start : piece.stop - start] for piece in bucket.layout.pieces(comm.rank)]
+        norms += [piece.abs() if piece.is_complex() else piece for piece in pieces]
+    if not norms:
+        return torch.zeros(1, dtype=torch.float64, device=comm.device)
+    # 16-bit sums would overflow where the gradients do not.
+    wide = torch.float64 if any(norm.dtype == torch.float64 for norm in norms) else torch.float32
+    each = torch.stack(torch._foreach_norm(norms, norm_type, dtype=wide)).double()
+    whole = each.max() if math.isinf(norm_type) else each.pow(norm_type).sum()
+    return whole.view(1).to(comm.device)
+
 
 Tensor = torch.Tensor
 Factory = Callable[..., torch.optim.Optimizer]
@@ -63,12 +133,16 @@ class OptimizerStep:
         self.begin()
         for bucket in buckets:
             bucket.initial = None
-        in_order = [group for bucket in buckets if bucket.trainable for group in bucket.plan.groups]
-        self.optimizer = build(factory, in_order, [(segment.group, segment.tensor) for segment in self.segments])
+        # A group for each of the model's, also where this rank owns nothing of it: schedulers do the same everywhere.
+        owned: dict[Any, list[Tensor]]
+        owned = {group: [] for bucket in buckets if bucket.trainable for group in bucket.plan.groups}
+        for segment in self.segments:
+            owned[segment.group].append(segment.tensor)
+        groups = [{"params": tensors, **dict(group)} for group, tensors in owned.items()]
+        self.optimizer = factory(groups or [{"params": []}])
 
     @torch.no_grad()
     def step(self, factor: float) -> None:
-        """Update all parameters with their gradients, times `factor`."""
         for group in self.at_hand():
             self.hand = group
             gradients = self.gradients_of(group)
@@ -85,7 +159,6 @@ class OptimizerStep:
         self.tier.flush()
 
     def write_back(self, segment: ShardSegment) -> None:
-        """Write new parameters to where they are stored."""
         target = segment.part(self.tier.open(segment.bucket))
         if address(target) != address(segment.tensor):
             self.tier.put(target, segment.tensor, self.stays)
@@ -93,7 +166,6 @@ class OptimizerStep:
     # What other tiers and dtypes put something else in the place of.
 
     def cut(self, buckets: Sequence[Bucket]) -> Sequence[ShardSegment]:
-        """What this rank updates, as tensors that one optimizer group treats alike."""
         return [
             ShardSegment(bucket, run.group, run.start - bucket.owned[0], run.stop - bucket.owned[0], torch.empty(0))
             for bucket in buckets
@@ -106,11 +178,10 @@ class OptimizerStep:
             if segment.bucket.rows.keeps_main:
                 segment.tensor = self.memory(segment).copy_(self.initial(segment))
             else:
-                # `data` has a count of writes of its own (`guards/optimizer.py`).
+                # `data` has a count of writes of its own (`guards.py`).
                 segment.tensor = segment.part(self.tier.open(segment.bucket)).data
 
     def memory(self, segment: ShardSegment) -> Tensor:
-        """Memory for main parameters that are kept apart."""
         return torch.empty(segment.numel, dtype=segment.bucket.dtypes.main, device=self.comm.device)
 
     def at_hand(self) -> Iterable[Sequence[ShardSegment]]:
@@ -118,11 +189,9 @@ class OptimizerStep:
         return [self.segments]
 
     def gradients_of(self, group: Sequence[ShardSegment]) -> list[Tensor]:
-        """The gradients of a group, where and as the step uses them."""
         return [segment.part(segment.bucket.for_step()).to(segment.tensor) for segment in group]
 
     def call(self, group: Sequence[ShardSegment]) -> None:
-        """Have the optimizer update the group."""
         self.optimizer.step()
 
     def forget(self) -> None:
@@ -131,18 +200,8 @@ class OptimizerStep:
             segment.tensor.grad = None
 
     def initial(self, segment: ShardSegment) -> Tensor:
-        """The parameters of a segment as the model had them."""
         bucket = segment.bucket
         return segment.part(self.tier.open(bucket) if bucket.initial is None else bucket.initial)
-
-
-def build(factory: Factory, groups: Sequence[Any], owned: Sequence[tuple[Any, Tensor]]) -> torch.optim.Optimizer:
-    """An optimizer over this rank's (group, tensor) pairs. It has a parameter group for each of `groups`, in their
-    order, also where this rank owns nothing of it: a scheduler does the same on every rank."""
-    tensors: dict[Any, list[Tensor]] = {group: [] for group in groups}
-    for group, tensor in owned:
-        tensors[group].append(tensor)
-    return factory([{"params": those, **dict(group)} for group, those in tensors.items()] or [{"params": []}])
 
 
 def default_factory(lr: float, **options: Any) -> Factory:

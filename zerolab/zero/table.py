@@ -7,8 +7,7 @@ equals the innermost). A state is then sharded along the first few axes, and one
     depth 1   |---- rank 0 ----|---- rank 1 ----|            sharded along the first axis
     depth 2   | 0, 0 |  0, 1   | 1, 0 |  1, 1   |            sharded along both
 
-What a rank has at depth d contains what it has at depth d + 1. So all that ZeRO moves is a move between depths: up by
-an all-gather along one axis, down by a reduce-scatter.
+So all that ZeRO moves is a move between depths: up by an all-gather along one axis, down by a reduce-scatter.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from math import prod
 import torch
 
 from zerolab.errors import InputError
+from zerolab.flat.layout import ALIGN
 
 WHOLE, SHARD = 0, 1
 STAGES = {
@@ -51,11 +51,6 @@ class Dtypes:
     reduce: torch.dtype
     main_grads: torch.dtype
     shard: torch.dtype
-
-    @property
-    def one_gradient(self) -> bool:
-        """Whether gradients can be reduced where they stay."""
-        return self.grads == self.reduce == self.main_grads
 
 
 @dataclass(frozen=True)
@@ -96,8 +91,8 @@ class StateTable:
 
     @cached_property
     def keeps_main(self) -> bool:
-        """Whether main parameters are stored beside the parameters, since dtype or tier differ, or on a disk, which
-        cannot be updated in place. Else they are a view of them, since what a rank owns is a part of what it stores."""
+        """Whether main parameters are stored beside the parameters, since dtype or tier differ, or on a disk. Else they
+        are a view of them, since what a rank owns is a part of what it stores."""
         stored, own = self.parameters, self.optimizer
         return own is not None and not (own.tier == stored.tier != "disk" and own.dtype == stored.dtype)
 
@@ -193,3 +188,47 @@ def make_rows(
 def check_stage(stage: int) -> None:
     if isinstance(stage, bool) or stage not in STAGES:
         raise InputError(f"there is no ZeRO stage {stage!r}; choose 0, 1, 2 or 3")
+
+
+REDUCTIONS = ("reduce_scatter", "all_reduce")
+"""How stage 1 may reduce gradients."""
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """A stage of ZeRO and what goes with it.
+
+    stage         0 nothing sharded · 1 optimizer states · 2 and gradients · 3 and parameters
+    reduction     stage 1 only: "reduce_scatter" (2Ψ on the wire) or "all_reduce" (3Ψ, as most texts have it)
+    dtypes        of the states of floating-point parameters; None: as the model has them
+    tiers         where sharded parameters are stored, and where the optimizer's states are
+    clip_norm     scale gradients down to this global norm, of type `norm_type`
+    overlap       reduce gradients while backward runs on
+    overlap_gather  let a step return before all new parameters have come
+    prefetch      gather the next unit while this one computes
+    persistence_numel  parameters of at most so many elements stay whole at stage 3, as at stage 2
+    bucket_numel  cut units into buckets of at most so many elements
+    align         slots and shards start at multiples of so many fp32 elements, or as many bytes of a narrower dtype
+    """
+
+    stage: int = 0
+    reduction: str = "reduce_scatter"
+    dtypes: Dtypes | None = None
+    tiers: tuple[str, str] = ("device", "device")
+    clip_norm: float | None = None
+    norm_type: float = 2.0
+    overlap: bool = True
+    overlap_gather: bool = False
+    prefetch: bool = True
+    persistence_numel: int = 0
+    bucket_numel: int | None = None
+    align: int = ALIGN
+
+    @property
+    def all_reduce(self) -> bool:
+        """Whether gradients are added up whole though the optimizer needs a shard of them."""
+        return self.stage == 1 and self.reduction == "all_reduce"
+
+
+UNSHARDED = Sharding()
+"""Nothing is sharded."""

@@ -1,13 +1,12 @@
 """Which parameters travel together: a model as a list of units, a unit as a few buckets.
 
 A unit is one or several modules that are gathered, used and released as one: an embedding, a transformer block,
-the head. A bucket is one flat buffer of a unit; parameters of other dtypes, and frozen ones, have buckets of
-their own, so that no byte is reduced or updated for nothing.
+the head. A bucket is one flat buffer of a unit; parameters of other dtypes, and frozen ones, have their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Any
@@ -17,25 +16,24 @@ from torch import nn
 
 from zerolab.collectives.handle import Handle
 from zerolab.errors import InputError
-from zerolab.flat.layout import ALIGN, BucketPlan, lay_out, split_by_size
+from zerolab.flat.layout import BucketPlan, lay_out, split_by_size
 from zerolab.flat.views import point
 from zerolab.zero.bucket import Bucket
-from zerolab.zero.table import Dtypes
+from zerolab.zero.table import UNSHARDED, Dtypes, Sharding, make_rows
 
 GroupOf = Callable[[str, nn.Parameter], Mapping[str, Any]]
 """Optimizer options of a parameter, such as {"weight_decay": 0.0}; those alike share a group."""
 
 
 def dtypes_of(dtype: torch.dtype, wanted: Dtypes | None, persistent: bool = False) -> Dtypes:
-    """The dtypes of the states of parameters in `dtype`. Without `wanted`, and for whole numbers, all is as the model
-    has it. What is `persistent` is stored as forward uses it."""
+    """The dtypes of the states of parameters in `dtype`: as the model has it without `wanted`, or for integers."""
     if wanted is None or not dtype.is_floating_point:
         return Dtypes(*[dtype] * 6)
     return replace(wanted, shard=wanted.params) if persistent else wanted
 
 
 class Presence(Enum):
-    """Where the whole parameters of a unit are that are stored as shards. (Others are always gathered.)
+    """Where the parameters of a unit are that are stored as shards. (Others are always gathered.)
 
     SHARDED --prefetch or gather--> GATHERING --gather--> GATHERED --release--> SHARDED
                                         +--- failed, or released: nobody came for it ---> SHARDED
@@ -54,9 +52,9 @@ class Unit:
     numel      their elements, padding included
     gathering  the calls by which they came last, or are coming; none of those that failed
     arriving   the calls by which new parameters come that a step has published
-    inside     how many runs of its modules have begun and not ended; while there are any, everybody may use parameters
+    inside     how many runs of its modules have begun and not ended
     ran        how many runs have ended in this forward
-    kept       whether it stays after its forward for its backward, though nobody computes with it now
+    kept       whether it stays after its forward for its backward
     """
 
     def __init__(self, name: str, modules: list[nn.Module], buckets: list[Bucket]) -> None:
@@ -64,29 +62,21 @@ class Unit:
         self.modules = modules
         self.buckets = buckets
         self.trainable = [bucket for bucket in buckets if bucket.trainable]
-        self.published: list[Bucket] = []
-        self.gathered: list[Bucket] = []
-        self.numel = 0
-        self.presence = Presence.SHARDED
+        self.gathered = [bucket for bucket in buckets if bucket.rows.parameters.depth]
+        self.published = [bucket for bucket in self.trainable if bucket.rows.publishes]
+        self.numel = sum(bucket.layout.numel for bucket in self.gathered)
+        self.presence = Presence.SHARDED if self.gathered else Presence.GATHERED
         self.gathering: list[Handle] = []
         self.arriving: list[Handle] = []
         self.inside = self.ran = 0
         self.kept = False
-
-    def place(self) -> None:
-        """The buckets have their tables."""
-        self.gathered = [bucket for bucket in self.buckets if bucket.rows.parameters.depth]
-        self.published = [bucket for bucket in self.trainable if bucket.rows.publishes]
-        self.numel = sum(bucket.layout.numel for bucket in self.gathered)
-        if not self.gathered:
-            self.presence = Presence.GATHERED
 
     def start_gather(self) -> None:
         """Start to gather the parameters, unless they are here or on their way."""
         if self.presence is not Presence.SHARDED:
             return
         for bucket in self.gathered:
-            bucket.memory.fill(bucket.whole.untyped_storage(), bucket.layout.numel * bucket.dtype.itemsize)
+            bucket.tier.resize(bucket.whole.untyped_storage(), bucket.layout.numel * bucket.dtype.itemsize)
         with self.gathered[0].tier.beside:
             # The unit's name keeps ranks that run different units from taking each other's for their own.
             self.gathering = [
@@ -101,12 +91,10 @@ class Unit:
                 bucket.tier.prefetch(bucket)
 
     def gather(self) -> None:
-        """Return once the parameters are here."""
         if self.presence is Presence.GATHERED:
             return
         self.start_gather()
-        # What the others sent is here. They may still read this rank's shard: whoever writes to it calls `settle` first
-        # (`overwrite.py`).
+        # What the others sent is here. They may still read this rank's shard: who writes to it calls `settle` first.
         self._wait(Handle.arrived)
         for bucket in self.gathered:
             point(bucket.parameters, bucket.views)
@@ -127,11 +115,9 @@ class Unit:
 
     def release(self) -> None:
         """Let the gathered parameters go."""
-        if not self.gathered:
+        if not self.gathered or self.presence is Presence.SHARDED:
             return
         before, self.presence = self.presence, Presence.SHARDED
-        if before is Presence.SHARDED:
-            return
         if before is Presence.GATHERING:
             # A gather that nobody came for still writes; its buffer may go only when it has ended.
             self.settle()
@@ -139,19 +125,16 @@ class Unit:
             bucket.release()
 
     def publish(self) -> None:
-        """Start to hand this rank's new parameters to the others, and to get theirs."""
         self.arriving = [bucket.publish() for bucket in self.published]
 
     def arrive(self) -> None:
-        """Return once new parameters are here."""
         for handle in self.arriving:
             handle.wait()
         # Only now: if a wait failed, they still count as on their way.
         self.arriving = []
 
     def _shards(self) -> list[torch.Tensor]:
-        """This rank's shards, all of them before the first is sent: one that cannot be read from the disk must not
-        leave this rank half-way into a unit."""
+        """This rank's shards, all before the first is sent: one that cannot be read must not leave it half-way."""
         try:
             return [bucket.tier.fetch(bucket, bucket.own_part(bucket.whole)) for bucket in self.gathered]
         except Exception:
@@ -172,14 +155,11 @@ def find_units(
     ranks: int,
     modules: Sequence[nn.Module] | None = None,
     group_of: GroupOf | None = None,
-    bucket_numel: int | None = None,
-    align: int = ALIGN,
-    dtypes: Dtypes | None = None,
-    persistence_numel: int = 0,
+    sharding: Sharding = UNSHARDED,
+    replicas: int | None = None,
 ) -> list[Unit]:
-    """Cut `model` into units, in forward order, and lay each one out for `ranks`. The model may lie on the meta
-    device. `modules` says what the units are; else `model.units()` does, else `guess_modules`. Parameters of at most
-    `persistence_numel` elements are persistent (`memory.Stage3Limits`)."""
+    """Cut `model` into units, in forward order, and lay each one out for `ranks`. `modules` says what the units are;
+    else `model.units()` does, else `guess_modules`. So many `replicas` hold the same shards."""
     if modules is None:
         own = getattr(model, "units", None)
         modules = own() if callable(own) else guess_modules(model)
@@ -190,7 +170,7 @@ def find_units(
     units = []
     for members, owned in join_tied(model, modules):
         name = names[id(members[0])] or "root"
-        buckets = cut_buckets(name, owned, ranks, group_of, bucket_numel, align, dtypes, persistence_numel)
+        buckets = cut_buckets(name, owned, ranks, group_of, sharding, replicas)
         units.append(Unit(name, members, buckets))
     if not units:
         raise InputError(f"{type(model).__name__} has no parameters; there is nothing to shard")
@@ -198,8 +178,7 @@ def find_units(
 
 
 def guess_modules(model: nn.Module) -> list[nn.Module]:
-    """Units of a model that does not name them: the entries of its lists of layers, what stands beside the lists,
-    and the model itself if parameters hang on it directly."""
+    """Units of a model that does not name them: the entries of its lists of layers, and what stands beside them."""
     found: list[nn.Module] = []
 
     def visit(module: nn.Module) -> None:
@@ -219,26 +198,23 @@ def guess_modules(model: nn.Module) -> list[nn.Module]:
 def join_tied(
     model: nn.Module, modules: Sequence[nn.Module]
 ) -> list[tuple[list[nn.Module], list[tuple[str, nn.Parameter]]]]:
-    """Give each parameter to the innermost unit around it; modules that share one become one unit, which stands
-    where the first of them stood. What no unit holds goes to the model itself, which stands first."""
+    """Give each parameter to the innermost unit around it; modules that share one become one unit, where the first
+    stood. What no unit holds goes to the model itself."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     inner = {id(module) for module in modules}
     groups: list[tuple[list[nn.Module], dict[int, nn.Parameter]]] = []
-    # The model itself stands first, so that what hangs on it directly is reduced last: those gradients may come late,
-    # and no other reduction shall wait for them.
+    # The model itself stands first, so that what hangs on it directly, whose gradients may come late, is reduced last.
     for module in [*([] if id(model) in inner else [model]), *dict.fromkeys(modules)]:
         parameters = {id(p): p for p in own_parameters(module, inner) if id(p) in names}
-        tied = [group for group in groups if group[1].keys() & parameters.keys()]
         if not parameters:
             continue
-        if not tied:
-            groups.append(([module], parameters))
-            continue
-        for members, owned in [*tied[1:], ([module], parameters)]:
-            tied[0][0].extend(members)
-            tied[0][1].update(owned)
-        joined = set(map(id, tied[1:]))
-        groups = [group for group in groups if id(group) not in joined]
+        tied = [group for group in groups if group[1].keys() & parameters.keys()]
+        joined: tuple[list[nn.Module], dict[int, nn.Parameter]] = ([], {})
+        for members, owned in [*tied, ([module], parameters)]:
+            joined[0].extend(members)
+            joined[1].update(owned)
+        at = groups.index(tied[0]) if tied else len(groups)
+        groups = [*groups[:at], joined, *(group for group in groups[at:] if group not in tied)]
     return [(members, [(names[key], p) for key, p in owned.items()]) for members, owned in groups]
 
 
@@ -256,34 +232,30 @@ def cut_buckets(
     parameters: list[tuple[str, nn.Parameter]],
     ranks: int,
     group_of: GroupOf | None,
-    bucket_numel: int | None,
-    align: int,
-    wanted: Dtypes | None,
-    persistence_numel: int,
+    sharding: Sharding,
+    replicas: int | None,
 ) -> list[Bucket]:
     """Buckets of one unit: by dtype, by whether they train and by whether they are persistent, each of at most
     `bucket_numel` elements unless a single parameter is larger. Narrow dtypes are aligned to as many bytes as fp32."""
     kinds: dict[tuple[Dtypes, bool, bool], dict[str, nn.Parameter]] = {}
     for name, parameter in parameters:
-        persistent = persistence_numel > 0 and parameter.numel() <= persistence_numel
-        key = dtypes_of(parameter.dtype, wanted, persistent), parameter.requires_grad, persistent
+        persistent = 0 < sharding.persistence_numel >= parameter.numel()
+        key = dtypes_of(parameter.dtype, sharding.dtypes, persistent), parameter.requires_grad, persistent
         kinds.setdefault(key, {})[name] = parameter
     buckets = []
     for (dtypes, trainable, persistent), named in kinds.items():
         itemsize = dtypes.params.itemsize
-        for run in split_by_size(((name, parameter.numel()) for name, parameter in named.items()), bucket_numel):
-            layout = lay_out({name: named[name].shape for name in run}, ranks, align * max(1, 4 // itemsize))
-            groups = tuple(group_key(name, group_of(name, named[name]) if group_of else {}) for name in run)
+        align = sharding.align * max(1, 4 // itemsize)
+        # Persistent parameters have stage 2's rows.
+        stage = min(sharding.stage, 2) if persistent else sharding.stage
+        stages, sizes = ([stage], [ranks]) if replicas is None else ([0, stage], [replicas, ranks])
+        rows = make_rows(stages, sizes, dtypes, trainable, sharding.tiers, sharding.all_reduce)
+        numels = ((name, parameter.numel()) for name, parameter in named.items())
+        for run in split_by_size(numels, sharding.bucket_numel):
+            layout = lay_out({name: named[name].shape for name in run}, ranks, align)
+            options = (group_of(name, named[name]) if group_of else {} for name in run)
+            groups = tuple(tuple(sorted(its.items())) for its in options)
+            hash(groups)  # a list in them would fail only when the model is in its buckets
             plan = BucketPlan(unit, layout, itemsize, trainable, groups, persistent)
-            buckets.append(Bucket(plan, [named[name] for name in run], dtypes))
+            buckets.append(Bucket(plan, [named[name] for name in run], rows))
     return buckets
-
-
-def group_key(name: str, options: Mapping[str, Any]) -> Hashable:
-    try:
-        hash(key := tuple(sorted(options.items())))
-    except (AttributeError, TypeError):
-        raise InputError(
-            f"groups gave {options!r} for {name}; give a dict of optimizer options, with tuples in place of lists"
-        ) from None
-    return key

@@ -6,13 +6,18 @@ engine = ZeroEngine(model, comm, stage=2, lr=1e-3)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch._C import DisableTorchFunctionSubclass, _will_engine_execute_node
+from torch.autograd import Variable
+from torch.autograd.graph import get_gradient_edge
 
-from zerolab.collectives import Collectives
-from zerolab.errors import InputError
+from zerolab.collectives import Collectives, phase
+from zerolab.collectives.call import current_phase, phase_now
+from zerolab.errors import InputError, StateError
 from zerolab.flat import ALIGN
 from zerolab.flat.layout import round_up
 from zerolab.flat.views import values_here
@@ -23,27 +28,16 @@ from zerolab.offload.places import NO_OFFLOAD, Offload, ledger
 from zerolab.precision.fp8 import fp8_layers, fp8_linears, update_amax_history
 from zerolab.precision.recipe import Precision, cast, find_precision
 from zerolab.precision.scaler import LossScaler, find_scaler
-from zerolab.ranks.pages import Pages
-from zerolab.zero.autograd import reached
-from zerolab.zero.bucket import Bucket, Memory
-from zerolab.zero.clip import StepResult, check_norm, measure
-from zerolab.zero.engine import Engine
+from zerolab.zero.bucket import Bucket
 from zerolab.zero.full_parameters import FullParameters
 from zerolab.zero.guards import DEFAULT
-from zerolab.zero.limits import NO_LIMITS, LimitedSchedule, Stage3Limits
-from zerolab.zero.overwrite import all_hear, changing
-from zerolab.zero.reducer import Reducer
-from zerolab.zero.replicas import ReplicatedReducer
-from zerolab.zero.sharding import REDUCTIONS, Sharding
-from zerolab.zero.start.checks import check_alike, check_model, models_in_use
-from zerolab.zero.start.meta import Init, find_init, materialize
-from zerolab.zero.start.probe import probe
-from zerolab.zero.step import Factory, default_factory
-from zerolab.zero.table import Dtypes, check_stage
-from zerolab.zero.tiers.disk_step import DiskStep
-from zerolab.zero.tiers.stored_step import StoredStep
-from zerolab.zero.tiers.tiers import TIERS, Tier
-from zerolab.zero.units import GroupOf
+from zerolab.zero.limits import NO_LIMITS, Stage3Limits
+from zerolab.zero.start import Init, check_alike, check_model, find_init, materialize, models_in_use, probe
+from zerolab.zero.step import Factory, StepResult, check_norm, default_factory
+from zerolab.zero.stored_step import DiskStep, StoredStep
+from zerolab.zero.table import REDUCTIONS, STAGES, Dtypes, Sharding, check_stage
+from zerolab.zero.tiers import TIERS, Tier, all_hear, changing
+from zerolab.zero.units import GroupOf, settle_all
 
 
 class ZeroEngine(FullParameters):
@@ -75,12 +69,11 @@ class ZeroEngine(FullParameters):
     replicate     hold the same shards as the other ranks of this group, and average gradients over it after `comm`
                   (hybrid sharding): shard within a machine, say, and replicate across machines
     init          for a model on the meta device: init(module) writes first values, after the module's own
-                  reset_parameters; default: model.init_module, if there is one (`start/meta.py`)
-    guards        what is attached from outside (`guards/`); () for models that use weights inside their unit only
+                  reset_parameters; default: model.init_module, if there is one (`start.py`)
+    guards        what is attached from outside (`guards.py`); () for models that use weights inside their unit only
 
-    A parameter that a backward does not reach counts as one whose gradient is zero. At stage 3 all ranks must run
-    the same units in the same order, since they gather them together. docs/gestures.md says what else works as in plain
-    torch.
+    A parameter that a backward does not reach counts as one whose gradient is zero. At stage 3 all ranks must run the
+    same units in the same order. docs/gestures.md says what else works as in plain torch.
     """
 
     def __init__(
@@ -139,41 +132,58 @@ class ZeroEngine(FullParameters):
         )
         super().__init__(model, comm, sharding, factory, units=units, groups=groups, replicate=replicate, guards=guards)
 
-    @property
-    def loss_scale(self) -> float:
-        """What the next loss is multiplied by."""
-        return 1.0 if self.scaler is None else self.scaler.scale
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's forward. A precision casts arguments to the dtype of its parameters, as FSDP2 does."""
         if self.precision is not None:
             args, kwargs = cast((args, kwargs), self.precision.dtype("params"))
         return super().__call__(*args, **kwargs)
 
-    def backward(self, loss: torch.Tensor, reduce: bool | None = None, also: Sequence[Engine] = ()) -> None:
-        for engine in also:
-            if engine.loss_scale != self.loss_scale:
-                raise InputError(
-                    f"losses are scaled by {self.loss_scale:g} in one engine and by {engine.loss_scale:g} in another, "
-                    "and one loss cannot be for both; give both one scale by ZeroEngine(scaler=LossScaler(static=...))"
-                )
-        super().backward(loss, reduce, also)
-
-    backward.__doc__ = Engine.backward.__doc__
-
     def reached(self) -> None:
-        reached(self)
+        """Autograd has come to what the model gave, or to one of its parameters. Outside `engine.backward` it is
+        `loss.backward()` that runs: a backward begins, and ends by autograd's own callback."""
+        if self.schedule.in_backward:
+            return
+        if (phase_now() if door.drives(self.comm.device) else current_phase.get()) == "backward":
+            # Within engine.backward of another one. (Ranks that take turns have no GPU, whose threads have no context.)
+            raise StateError(
+                f"a backward of one engine went on into {type(self.model).__name__}, which is in another: call "
+                "loss.backward(), which brings both their gradients, or detach() the tensor between the two"
+            )
+        # Autograd calls what is queued when the pass that runs now has ended well.
+        at_end_of_pass = Variable._execution_engine.queue_callback
+        if not self._takes_gradients():
+            # As torch.autograd.grad(loss, inputs): the pass only gathers units.
+            self.schedule.in_backward = True
+            at_end_of_pass(self.schedule.let_go)
+            at_end_of_pass(partial(settle_all, self.units))
+            return
+        if self.loss_scale != 1.0:
+            raise StateError(
+                f"fp16 scales losses by {self.loss_scale:g}, which loss.backward() does not; call engine.backward(loss)"
+            )
+        self.check_ready()
+        self.begin_backward()
+
+        def finish() -> None:
+            with phase("backward"), self.taking_gradients():
+                """All gradients are here."""
+
+        at_end_of_pass(finish)
+
+    def _takes_gradients(self) -> bool:
+        try:
+            with DisableTorchFunctionSubclass():
+                trained = [its for bucket in self.reducer.order for its in bucket.parameters if its.requires_grad]
+                return any(_will_engine_execute_node(get_gradient_edge(parameter).node) for parameter in trained)
+        except (RuntimeError, AttributeError):
+            # torch.autograd.grad and transforms of torch.func, which hand gradients to their caller.
+            return False
 
     def step(self) -> StepResult:
         result = super().step()
-        if self._computes_in_fp8:
-            # Each rank scales by what it has seen itself, so nothing travels.
+        if self.precision is not None and self.precision.fp8:
             update_amax_history(self.model)
-        if self.scaler is not None:
-            self.scaler.update(result.skipped)
         return result
-
-    step.__doc__ = Engine.step.__doc__
 
     def close(self) -> None:
         if self.closed:
@@ -185,8 +195,6 @@ class ZeroEngine(FullParameters):
         for lane in (*self.optimizer_step.lanes, *self.tier.lanes):
             lane.close()
 
-    close.__doc__ = Engine.close.__doc__
-
     def disk_bytes(self) -> dict[str, int]:
         """Bytes of states in this rank's files, as the file system has them, under the names of `memory.predict`."""
         lanes = {"parameters": self.tier.lanes, "optimizer_states": self.optimizer_step.lanes}
@@ -195,25 +203,12 @@ class ZeroEngine(FullParameters):
 
     # In the place of the engine's own.
 
-    def measure(self) -> tuple[StepResult, float]:
-        scale = None if self.scaler is None else self.scaler.scale
-        return measure(self.comm, self.reducer.order, self.sharding.clip_norm, self.sharding.norm_type, scale)
-
     def update(self, factor: float) -> None:
         with changing(self, "a step"), all_hear(self):
             self.optimizer_step.step(factor)
 
     def make_tier(self) -> Tier:
         return TIERS[self.offload.parameters](self.comm, self.offload)
-
-    def make_memory(self) -> Memory:
-        return Pages(self.comm.device)
-
-    def make_schedule(self, *settings: Any) -> LimitedSchedule:
-        return LimitedSchedule(self.limits, *settings)
-
-    def make_reducer(self, *settings: Any) -> Reducer:
-        return Reducer(*settings) if self.replicate is None else ReplicatedReducer(self.replicate, *settings)
 
     def make_step(self, factory: Factory) -> StoredStep:
         kind = DiskStep if self.offload.optimizer == "disk" else StoredStep
@@ -226,9 +221,8 @@ class ZeroEngine(FullParameters):
             check_folder(self.offload.folder, sum(map(self._bytes_on_disk, self.buckets)))
 
     def fill_buckets(self) -> None:
-        # Nothing is refused any more.
         models_in_use.add(self.model)
-        if self._computes_in_fp8 and not fp8_layers(self.model):
+        if self.precision is not None and self.precision.fp8 and not fp8_layers(self.model):
             fp8_linears(self.model)
         flats: dict[Bucket, torch.Tensor] = {}
         for bucket in materialize(self.model, self.units, self.comm, self.init, flats):
@@ -240,7 +234,6 @@ class ZeroEngine(FullParameters):
         return sum(nbytes for kind, nbytes in stored.items() if kind.startswith("disk:"))
 
     def _effective(self, stage: int, comm: Collectives, reduction: str) -> int:
-        """The stage whose table the engine has."""
         check_stage(stage)
         check_places(stage, self.precision, self.offload)
         if reduction not in REDUCTIONS:
@@ -249,15 +242,35 @@ class ZeroEngine(FullParameters):
         # One rank owns every shard. What the stages do beyond stage 0 would cost copies and save nothing.
         return 0 if comm.size == 1 and not (self.offload.moves or sharded_main) else stage
 
-    @property
-    def _computes_in_fp8(self) -> bool:
-        return self.precision is not None and self.precision.fp8
-
 
 def dtypes_from(precision: Precision | None) -> Dtypes | None:
-    """The dtypes that a recipe gives the states of floating-point parameters."""
     if precision is None:
         return None
     of = precision.dtype
     shard = of("main_params") if precision.sharded_main else of("params")
     return Dtypes(of("params"), of("main_params"), of("grads"), of("reduce"), of("main_grads"), shard)
+
+
+def engine_labels(engine: ZeroEngine) -> Callable[[], dict[str, list[torch.Tensor | None]]]:
+    """Labels for a tracker. Where two tensors are in one storage, the kind that stays is named first."""
+    offload, step = engine.offload, engine.optimizer_step
+    memory = "device" if offload.optimizer == "device" else "host"
+    parameters = "device" if offload.parameters == "device" else "host"
+    gradients = memory if STAGES[engine.stage][1] else "device"
+
+    def labels() -> dict[str, list[torch.Tensor | None]]:
+        buckets = engine.buckets
+        kept: dict[str, list[torch.Tensor | None]] = {"parameters": [], ledger(parameters, "parameters"): []}
+        for bucket in buckets:
+            kept["parameters" if bucket.persistent else ledger(parameters, "parameters")].append(bucket.shard)
+        return {
+            **kept,
+            ledger(gradients, "gradients"): [bucket.gradients.reduced for bucket in buckets],
+            ledger(memory, "optimizer_states"): [*step.resting()],
+            ledger(memory, "step_buffers"): step.transient(),
+            "host:swap_buffers": [*engine.tier.buffers],
+            "gathered_units": [bucket.whole for bucket in buckets],
+            "gradient_buffers": [bucket.gradients.local for bucket in buckets],
+        }
+
+    return labels

@@ -19,6 +19,7 @@ from zerolab.models import LlamaConfig, build_model, config_of, unit_parameters
 from zerolab.offload import Offload
 from zerolab.precision import PRECISIONS
 from zerolab.run import RunSpec
+from zerolab.zero.table import Sharding
 from zerolab.zero.units import find_units
 from zerolab.zero.zero_engine import dtypes_from
 
@@ -129,7 +130,8 @@ def test_three_laid_out_layers_say_where_all_of_them_lie(tied: bool, precision: 
     with torch.device("meta"):
         model = build_model(config)
     align = 128 if precision == "bf16_fp8_moments" else 16
-    units = find_units(model, 4, None, decay_of, 4000, align, dtypes_from(recipe))
+    sharding = Sharding(dtypes=dtypes_from(recipe), bucket_numel=4000, align=align)
+    units = find_units(model, 4, None, decay_of, sharding)
     assert found.plans == [bucket.plan for unit in units for bucket in unit.buckets]
     assert [found.owner[number] for number in (0, 1, 7, 8)] == [0, 1, 7, 0 if tied else 8]
 

@@ -18,6 +18,7 @@ from zerolab.models import Config
 from zerolab.offload.formats import align_of
 from zerolab.precision.recipe import Precision
 from zerolab.run import RunSpec
+from zerolab.zero.table import Sharding
 from zerolab.zero.units import find_units
 from zerolab.zero.zero_engine import dtypes_from
 
@@ -61,8 +62,13 @@ def lay_out_model(
     more = max(0, config.layers - TRACED_LAYERS)
     with torch.device("meta"):
         model = build_model(replace(config, layers=config.layers - more))
-    align = round_up(ALIGN, align_of(precision))
-    found = find_units(model, ranks, None, decay_of, bucket_numel, align, dtypes_from(precision), persistence_numel)
+    sharding = Sharding(
+        dtypes=dtypes_from(precision),
+        persistence_numel=persistence_numel,
+        bucket_numel=bucket_numel,
+        align=round_up(ALIGN, align_of(precision)),
+    )
+    found = find_units(model, ranks, None, decay_of, sharding)
     units = [tuple(bucket.plan for bucket in unit.buckets) for unit in found]
     owner = [*range(config.layers + 1), 0 if config.tied_head else config.layers + 1]
     slots = []

@@ -4,7 +4,7 @@ Forward and backward come from a trace; what the engine does at each of its hook
 
     gathers, prefetches and releases units at stage 3              zero/schedule.py, zero/units.py
     opens a bucket's gradients, reduces them, lets them go         zero/reducer.py, zero/bucket.py
-    brings states and gradients to hand for the optimizer          zero/tiers/
+    brings states and gradients to hand for the optimizer          zero/stored_step.py
 
 Buffers of collectives are those of our rings.
 

@@ -16,7 +16,7 @@ from zerolab.apps.plan import gpu_bytes
 from zerolab.apps.plan.timing import predict_step
 from zerolab.apps.sweep.rows import write_file
 from zerolab.collectives import Span
-from zerolab.collectives.observe.tracer import merge
+from zerolab.collectives.observe import merge
 from zerolab.data import Corpus, MappedCorpus
 from zerolab.memory.kinds import OFFLOADED
 from zerolab.run import RunSpec

@@ -7,10 +7,8 @@ A rank's calls come in order (`queue.py`); its memory is an arena (`arena.py`) w
 
 Each call begins with a note to all others (I am here, and my tensor is there) and ends with another (I have done with
 yours). Between the two a rank reads all tensors and writes only what nobody else reads: in an all-reduce, chunk r of
-every tensor is rank r's business alone, so no wait is needed between adding and writing back.
-
-Summands are added in the ring's order, chunk c as g[c+1] + g[c+2] + ... + g[c] from the left, so the results are
-those of `RingCollectives` to the bit; where N divides the tensor the bytes are, too.
+every tensor. Summands are added in the ring's order, so the results are those of `RingCollectives` to the bit; where N
+divides the tensor the bytes are, too.
 """
 
 from __future__ import annotations

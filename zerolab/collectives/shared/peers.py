@@ -1,9 +1,11 @@
-"""How ranks of one machine find each other's memory and tell each other where they are.
+"""Memory that all ranks of one machine can address: a rank's own arena, and views of its peers'.
 
-Each rank has an arena and an inbox, which is a pipe. Once, over ordinary messages, ranks tell each other the numbers of
-their process and of both descriptors, which Linux lets processes of one user open through /proc. From then on they only
-write short notes into each other's inboxes. A note is one write of fewer bytes than a pipe keeps whole, and a system
-call: what its sender wrote to memory before is there for whoever has read it.
+An arena is an anonymous file in memory (memfd): nothing is left of it when the last process that maps it has ended, and
+the size of /dev/shm, which containers keep small, does not limit it. It is as large as the machine's memory from the
+start; pages come into being when they are first used, and stay to be used again.
+
+Once, over ordinary messages, ranks tell each other where their descriptors are in /proc. From then on they write short
+notes into each other's inboxes, which are pipes: what a sender wrote to memory before is there for who has read it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import mmap
 import os
 import select
 import struct
+import weakref
 from collections import defaultdict, deque
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,10 +24,86 @@ from typing import Any
 
 import torch
 
-from zerolab.collectives.shared.arena import Arena
 from zerolab.collectives.transport import Transport
 from zerolab.errors import DeadlockError, InputError
+from zerolab.flat.layout import round_up
 from zerolab.system import has
+
+GRAIN = 256
+"""Bytes. Every block starts at a multiple of it: cache lines of two blocks never meet, nor do vector registers."""
+
+
+class Arena:
+    """This rank's shared memory. A block is free again when the last tensor on it is gone."""
+
+    def __init__(self, capacity: int | None = None) -> None:
+        self._capacity = capacity or os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
+        self.fd = os.memfd_create(f"zerolab-{os.getpid()}")
+        os.ftruncate(self.fd, self._capacity)
+        self.memory = memoryview(mmap.mmap(self.fd, self._capacity))
+        self._base = torch.frombuffer(self.memory, dtype=torch.uint8, count=1).data_ptr()
+        self.gaps = [(0, self._capacity)]
+        """What is free, in order."""
+        self._reserved = 0
+        # Blocks whose tensors are gone. Python's search for circles may end one at any moment, also while the gaps are
+        # being looked at.
+        self._freed: deque[tuple[int, int]] = deque()
+
+    def allocate(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        """A 1-D tensor with a storage of its own; its content is arbitrary."""
+        nbytes = numel * dtype.itemsize
+        if nbytes == 0:
+            return torch.empty(0, dtype=dtype)
+        self.collect()
+        start, stop = self._take(round_up(nbytes, GRAIN))
+        piece = self.memory[start : start + nbytes]
+        # The tensor's storage holds `piece` and nobody else does.
+        weakref.finalize(piece, self._freed.append, (start, stop)).atexit = False
+        return torch.frombuffer(piece, dtype=dtype)
+
+    def offset(self, tensor: torch.Tensor) -> int | None:
+        """Where in the arena a tensor begins, None if it lies elsewhere."""
+        at = tensor.data_ptr() - self._base
+        return at if 0 <= at < self._capacity and tensor.device.type == "cpu" else None
+
+    def collect(self) -> None:
+        """Make gaps of the blocks whose tensors are gone, joined with their neighbours."""
+        while self._freed:
+            freed = self._freed.popleft()
+            gaps: list[tuple[int, int]] = []
+            for start, stop in sorted([*self.gaps, freed]):
+                if gaps and gaps[-1][1] == start:
+                    start = gaps.pop()[0]
+                gaps.append((start, stop))
+            self.gaps = gaps
+
+    def _take(self, nbytes: int) -> tuple[int, int]:
+        """Cut a block from the smallest gap that fits. Pages are taken now: a lack would end the process later."""
+        sizes = [(stop - start, start) for start, stop in self.gaps if stop - start >= nbytes]
+        try:
+            if not sizes:
+                raise OSError(None, f"{self._capacity} bytes, all memory of this machine, are the limit")
+            size, start = min(sizes)
+            block = start, start + nbytes
+            if block[1] > self._reserved:
+                os.posix_fallocate(self.fd, self._reserved, block[1] - self._reserved)
+                self._reserved = block[1]
+        except OSError as error:
+            raise InputError(
+                f"there is no room for {nbytes} bytes of shared memory ({error.strerror}); use fewer ranks or a "
+                "smaller model, or give this machine or container more memory"
+            ) from None
+        at = self.gaps.index((start, start + size))
+        self.gaps[at : at + 1] = [(block[1], start + size)] if nbytes < size else []
+        return block
+
+    def close(self) -> None:
+        """Give back the descriptor. Tensors keep the memory that they lie in, each until it is gone."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.memory.release()
+            self.fd = -1
+
 
 HERE, DONE = 0, 1
 """Kinds of notes: the sender is in a call, and its tensor is there; it has done its share, and left."""
@@ -39,8 +118,7 @@ def is_possible() -> bool:
 
 
 class Peers:
-    """What a rank shares with the others on its machine: memory, an inbox, and calls in all its groups. Threads that
-    make calls at once take turns by `lock`, and wait for other ranks without it."""
+    """What a rank shares with the others on its machine: memory, an inbox, and calls in all its groups."""
 
     def __init__(self, transport: Transport) -> None:
         self.rank, self._transport = transport.rank, transport
@@ -105,11 +183,9 @@ class Peers:
                     self.listen()
 
     def sleep(self, seconds: float) -> None:
-        """Return when something has come, or after so long."""
         wait_for((self._inbox, select.POLLIN), seconds=seconds)
 
     def listen(self) -> None:
-        """Read what has come."""
         try:
             packed = os.read(self._inbox, NOTE.size * 64)
         except BlockingIOError:
@@ -127,8 +203,7 @@ class Peers:
 
 
 def wait_for(*events: tuple[int, int], seconds: float | None = None) -> None:
-    """Sleep until one of the descriptors has its event, or for so long. (`select.select` knows no descriptor above
-    1023.)"""
+    """Sleep until one of the descriptors has its event, or for so long. (`select` knows none above 1023.)"""
     sleeper = select.poll()
     for descriptor, event in events:
         sleeper.register(descriptor, event)

@@ -2,12 +2,10 @@
 
 A call in shared memory is work for a processor, not for a wire: a thread of its own would take that processor from the
 computation beside it. So a call is announced at once; the rank computes on, and does its share of the call when it
-comes by again and finds the others announced, or at the latest when somebody waits for the result. A rank works on its
-calls only while it is inside `comm`.
+comes by again and finds the others announced, or at the latest when somebody waits for the result.
 
 Calls of a group run in the order of issue, as everywhere. One that touches what an earlier one writes or the others
-read is announced when that is over. Each group has a queue of its own, and a rank that waits for a call goes on with
-those of all its groups: nobody waits in a circle.
+read is announced when that is over. A rank that waits for a call goes on with those of all its groups.
 """
 
 from __future__ import annotations
@@ -35,8 +33,7 @@ Place = Callable[[Call, list[torch.Tensor]], torch.Tensor]
 
 class SharedCall:
     """A rank's part in a call, in four steps: it announces its tensor, meets the others, does its share with all
-    tensors in view, and takes its leave. The call is over when all others have left, too: until then its tensor is
-    theirs to read. `tensors` are what it reads and what it writes; a barrier has none."""
+    tensors in view, and takes its leave. The call is over when all others have left, too."""
 
     def __init__(self, queue: CallQueue, call: Call, run: Callable[[], None], tensors: list[torch.Tensor]) -> None:
         self.queue, self.call, self.run, self.tensors = queue, call, run, tensors
@@ -56,7 +53,6 @@ class SharedCall:
         self.write(HERE, self.queue.peers.arena.offset(self.announced) or 0)
 
     def write(self, kind: int, offset: int = 0) -> None:
-        """Tell the others that this rank's tensor is there, or that it has done with theirs."""
         self.queue.peers.write(kind, self.queue.number, offset, self.words, self.queue.others)
 
     def missing(self, kind: int) -> int | None:
@@ -74,8 +70,7 @@ class SharedCall:
         return None
 
     def views(self, start: int, stop: int) -> list[torch.Tensor]:
-        """Elements `[start, stop)` of all ranks' tensors, in the ring's order of addition: our right neighbour's first,
-        our own last."""
+        """Elements `[start, stop)` of all ranks' tensors, in the ring's order of addition, our own last."""
         assert self.announced is not None
         return [*(self.view(rank, start, stop) for rank in self.queue.others), self.announced[start:stop]]
 
@@ -105,8 +100,7 @@ class SharedCall:
     # What a handle asks.
 
     def arrive(self) -> None:
-        """Return when the result is here: as soon as this rank has done its share, but for an all-reduce, to which each
-        of the others adds its part."""
+        """Return when the result is here: when this rank has done its share, but for an all-reduce."""
         self.queue.wait(self, until_over=self.call.name == "all_reduce")
 
     def wait(self) -> None:
@@ -152,8 +146,7 @@ class CallQueue:
 
     def go_on(self) -> bool:
         """Announce what can be announced and take a step, if one can be taken; whether one was."""
-        # While a rank announces it may read its inbox (`Peers.write`) and find news of another group's call there: so
-        # an announcement counts as a step, and all groups are looked at once more.
+        # While a rank announces it may find news of another group's call in its inbox: so that counts as a step.
         announced = self._announce_all()
         if self._ahead and self._has_run(self._ahead[0]):
             self._ahead.popleft()
@@ -189,7 +182,6 @@ class CallQueue:
             self._raise(queued.error)
 
     def close(self) -> None:
-        """Do all that others may still wait for."""
         calls = [*self._behind, *self._ahead]
         if calls:
             calls[-1].wait()

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from zerolab.collectives.observe.tracer import merge
+from zerolab.collectives.observe import merge
 from zerolab.course.viz.looks import PASSING as LOOKS
 from zerolab.course.viz.picture import Picture, blank, figures, text_table
 from zerolab.errors import InputError

@@ -23,7 +23,7 @@ from zerolab.models.llama import Llama, LlamaConfig
 from zerolab.offload import Offload
 from zerolab.ranks import Pace, launch
 from zerolab.zero import ZeroEngine
-from zerolab.zero.labels import engine_labels
+from zerolab.zero.zero_engine import engine_labels
 
 MODEL = LlamaConfig(vocab_size=256, dim=64, layers=3, heads=4, kv_heads=2, ffn_dim=192, tied_head=False)
 MOST_RANKS = 8

@@ -13,7 +13,7 @@ import torch
 
 from zerolab.collectives import Collectives, Handle, Link
 from zerolab.collectives.cost import RINGS
-from zerolab.collectives.observe.tracer import merge
+from zerolab.collectives.observe import merge
 from zerolab.course.judge.case import Case, Observation, plural
 from zerolab.course.judge.claims import untouched
 from zerolab.course.judge.exercise import Claim, Exercise, alone

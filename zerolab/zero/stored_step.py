@@ -8,15 +8,15 @@ Where states are stored as the step uses them, all sub-groups are at hand all th
 
     record     for each segment:  main parameters | exp_avg | exp_avg_sq | ...      in the codecs of its storage format
 
-The widest dtypes stand first, so that each begins at a multiple of its own width, however segments are cut. A state
-that is stored as the step uses it is used where it lies in the record; others are decoded into memory of their own, and
-encoded when they go back. Main parameters that are not in the record are the rank's shard itself.
+The widest dtypes stand first, so that each begins at a multiple of its own width. A state that is stored as the step
+uses it is used where it lies; others are decoded, and encoded when they go back. Main parameters that are not in the
+record are the rank's shard itself.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, zip_longest
@@ -27,28 +27,27 @@ import torch
 from zerolab.flat import Segment
 from zerolab.flat.views import address
 from zerolab.gpu import door
+from zerolab.offload.buffers import aligned
+from zerolab.offload.files import open_file
 from zerolab.offload.formats import StateSize, StorageFormat, format_of, sub_group_limit
 from zerolab.offload.groups import sub_groups
-from zerolab.offload.lane import Lane
+from zerolab.offload.lane import Lane, Trace, Transfer, pipeline
 from zerolab.offload.places import Offload, host_empty
 from zerolab.precision.codec import Codec
 from zerolab.precision.recipe import Precision
 from zerolab.ranks.pages import hand_back
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.step import Factory, OptimizerStep, ShardSegment
-from zerolab.zero.tiers.tiers import Tier
+from zerolab.zero.tiers import Tier
 
 Tensor = torch.Tensor
 
 
 @dataclass(eq=False)
 class StoredSegment(ShardSegment):
-    """One whose states are stored in a format."""
-
     format: StorageFormat
 
     def zero_gaps(self, values: Tensor) -> None:
-        """Zero the padding in the values of a state."""
         for start, stop in self.bucket.layout.gaps():
             values[max(start - self.begin, 0) : max(stop - self.begin, 0)] = 0
 
@@ -63,12 +62,8 @@ class StoredState(NamedTuple):
 
 
 class StoredStep(OptimizerStep):
-    """The step where states are in memory; `DiskStep` has them on a disk.
+    """The step where states are in memory; `DiskStep` has them on a disk."""
 
-    lanes   what moves states to and from a disk
-    """
-
-    # In memory; on a disk there are none.
     _records: Sequence[Tensor] = ()
 
     tier: Tier
@@ -117,7 +112,7 @@ class StoredStep(OptimizerStep):
         if self.stays:
             super().begin()
             return
-        self.lay_out([record_bytes(group) for group in self.groups])
+        self.lay_out([sum(segment.format.nbytes(segment.numel) for segment in group) for group in self.groups])
         for segment, name, codec, raw in chain.from_iterable(self.stored(writing=True)):
             if name == "main":
                 codec.view(raw, segment.numel).copy_(self.initial(segment))
@@ -146,13 +141,11 @@ class StoredStep(OptimizerStep):
         self._call([segment.tensor for segment in group])
 
     def walk(self) -> Iterator[tuple[list[StoredSegment], Tensor | None]]:
-        """Each sub-group with its record, if it has one, until the next is asked for."""
         return zip_longest(self.groups, self._records)
 
     # Where records are.
 
     def lay_out(self, sizes: Sequence[int]) -> None:
-        """Make room for records of so many bytes."""
         self._records = [torch.empty(size, dtype=torch.uint8, device=self.device) for size in sizes]
 
     def read(self, number: int) -> Tensor:
@@ -165,21 +158,18 @@ class StoredStep(OptimizerStep):
     # For the ledger.
 
     def resting(self) -> list[Tensor]:
-        """States that rest in memory."""
         long = [value for segment in self.segments if self.stays for value in self._long(segment).values()]
         short = [value for segment in self.segments for value in self.counters(segment).values()]
         return [*self._records, *long, *(value for value in short if isinstance(value, Tensor))]
 
     def transient(self) -> list[Tensor | None]:
-        """What is in memory only while a step goes on."""
         tensors = [tensor for segment in self.hand for tensor in (segment.tensor, segment.tensor.grad)]
         return [*tensors, *(value for segment in self.hand for value in self._long(segment).values())]
 
     # What a checkpoint keeps.
 
     def stored(self, writing: bool = False) -> Iterator[list[StoredState]]:
-        """All states as they are stored, a sub-group at a time, each until the next is asked for. With `writing`, what
-        is written to their bytes stays."""
+        """All states, a sub-group at a time, each until the next is asked for; with `writing`, to be written."""
         for number, group in enumerate(self.groups):
             if self.stays:
                 yield [
@@ -193,19 +183,16 @@ class StoredStep(OptimizerStep):
                     self.write(number)
 
     def counters(self, segment: StoredSegment) -> dict[str, Any]:
-        """What the optimizer keeps of a segment beside its long states: the step counter. Empty before its first
-        step."""
+        """What the optimizer keeps of a segment beside its long states: the step counter."""
         state = self.optimizer.state.get(segment.tensor, {})
         return {name: value for name, value in state.items() if name not in segment.format.states}
 
     def has_begun(self, segment: StoredSegment) -> bool:
-        """Whether the optimizer has made its long states for a segment."""
         state, numel = self.optimizer.state.get(segment.tensor, {}), segment.tensor.numel()
         return all(name in state and state[name].numel() == numel for name in segment.format.states)
 
     def go_on(self, segment: StoredSegment, counters: dict[str, Any]) -> None:
-        """Have states for a segment as after some steps, of which `counters` are known. The long ones are zero until
-        they are written (`stored`)."""
+        """Have states for a segment as after some steps; the long ones are zero until they are written (`stored`)."""
         long = {name: torch.zeros_like(segment.tensor) for name in segment.format.states}
         self.optimizer.state[segment.tensor] = {**counters, **long}
 
@@ -250,7 +237,8 @@ class StoredStep(OptimizerStep):
     # Gradients that are whole on a GPU, to a step on the host.
 
     def gradients_of(self, group: Sequence[ShardSegment]) -> list[Tensor]:
-        if self.device == self.comm.device or not group or group[0].bucket.gradients_stay_apart:
+        row = group[0].bucket.rows.gradients if group else None
+        if self.device == self.comm.device or row is None or row.depth:
             return super().gradients_of(group)
         if group is self.groups[0]:
             self._arriving = self._bring()
@@ -258,8 +246,7 @@ class StoredStep(OptimizerStep):
         return [arrived.pop(0).to(segment.tensor) for segment in group]
 
     def _bring(self) -> Iterator[list[Tensor]]:
-        """Those of one sub-group after the other, to be taken out of the list; while one steps, those of the next
-        come."""
+        """Those of one sub-group after the other; while one steps, those of the next come."""
         coming: list[tuple[list[Tensor], torch.cuda.Event]] = []
         for group in [*self.groups, []]:
             reduced = [segment.part(segment.bucket.for_step()) for segment in group]
@@ -268,12 +255,10 @@ class StoredStep(OptimizerStep):
             for arrived, came in coming:
                 door.finish(came)
                 yield arrived
-            # In order, so that all have come with the last.
             coming = [(gradients, came) for came in events[-1:]]
 
 
 def fields(group: list[StoredSegment], record: Tensor) -> Iterator[StoredState]:
-    """The states in a record, in its order."""
     states = [
         (codec, segment, name)
         for segment in group
@@ -285,10 +270,6 @@ def fields(group: list[StoredSegment], record: Tensor) -> Iterator[StoredState]:
         nbytes = codec.nbytes(segment.numel)
         yield StoredState(segment, name, codec, record[at : at + nbytes])
         at += nbytes
-
-
-def record_bytes(group: list[StoredSegment]) -> int:
-    return sum(segment.format.nbytes(segment.numel) for segment in group)
 
 
 def decoded(codec: Codec, raw: Tensor, segment: StoredSegment) -> Tensor:
@@ -304,10 +285,9 @@ def decoded(codec: Codec, raw: Tensor, segment: StoredSegment) -> Tensor:
 def in_parts(optimizer: torch.optim.Optimizer, calls: int) -> Iterator[Callable[[Sequence[Tensor]], None]]:
     """One step of an optimizer in so many calls of the function that this gives, each over some of its parameters.
 
-    An optimizer would look through all of them at each call, of which large models have thousands. Some count steps in
-    the options of a parameter group (`group["step"] += 1`), or keep a running weight there: each call begins with the
-    options as they were before the step, and in the end a group has those that the last call with a parameter of it
-    left.
+    (It would look through thousands at each.) Some optimizers count steps in the options of a group
+    (`group["step"] += 1`): each call begins with the options as they were before the step, and in the end a group has
+    those that the last call with a parameter of it left.
     """
     if calls < 2:
         yield lambda _: optimizer.step()
@@ -336,3 +316,44 @@ def in_parts(optimizer: torch.optim.Optimizer, calls: int) -> Iterator[Callable[
                 there.copy_(left[name])
             else:
                 whole[at][name] = left[name]
+
+
+class DiskStep(StoredStep):
+    """The step where states rest in a file of this rank's own. `trace` is called with the times of each part."""
+
+    trace: Trace[int] | None = None
+    _buffers: Sequence[Tensor] = ()
+    _walk: Generator[tuple[int, int]] | None = None
+
+    def lay_out(self, sizes: Sequence[int]) -> None:
+        if sizes:
+            self.file = open_file(self.offload.folder, f"optimizer-rank{self.comm.rank}", sizes)
+            self.lanes = [Lane([self.file])]
+            self._buffers = [aligned(max(sizes)) for _ in sizes[: self.offload.buffer_count]]
+
+    def walk(self) -> Iterator[tuple[list[StoredSegment], Tensor]]:
+        self._walk = pipeline(range(len(self.groups)), self._read, self._write, len(self._buffers), self.trace)
+        for number, at in self._walk:
+            # The walk begins to write the buffer at its next turn.
+            yield self.groups[number], self._buffers[at]
+
+    def forget(self) -> None:
+        super().forget()
+        if self._walk is not None:
+            self._walk.close()
+
+    def read(self, number: int) -> Tensor:
+        self._read(number, 0).wait()
+        return self._buffers[0]
+
+    def write(self, number: int) -> None:
+        self._write(number, 0).wait()
+
+    def transient(self) -> list[Tensor | None]:
+        return [*self._buffers, *super().transient()]
+
+    def _read(self, number: int, at: int) -> Transfer:
+        return self.lanes[0].read(self.file, number, self._buffers[at])
+
+    def _write(self, number: int, at: int) -> Transfer:
+        return self.lanes[0].write(self.file, number, self._buffers[at])

@@ -4,27 +4,32 @@
     HostTier    stage 3: a rank's shards in the host's memory
     DiskTier    stage 3: in a file of this rank's own
 
-A read from a file that failed may be repeated; a write that failed breaks the engine (`overwrite.py`). To and from a
-GPU shards are copied beside what it computes (`zerolab/offload/copies.py`); until such a copy has ended nobody writes
-to the shard, or the buffer, that it reads.
+A read from a file that failed may be repeated; a write that failed breaks the engine. To and from a GPU shards are
+copied beside what it computes (`zerolab/offload/copies.py`); until such a copy has ended nobody writes to the shard, or
+the buffer, that it reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 
 import torch
 
-from zerolab.collectives import Collectives
+from zerolab.collectives import Collectives, phase
+from zerolab.collectives.observe import gather_records
 from zerolab.errors import InputError, OffloadError
+from zerolab.flat.views import numbers
 from zerolab.gpu import door
 from zerolab.offload.buffers import aligned
 from zerolab.offload.copies import Copies
 from zerolab.offload.files import open_file
 from zerolab.offload.lane import Lane, Transfer
 from zerolab.offload.places import Offload, host_empty
-from zerolab.zero.tier import DeviceTier, Stored
+from zerolab.ranks.pages import Pages
+from zerolab.zero.bucket import Bucket, DeviceTier
+from zerolab.zero.engine import Engine
+from zerolab.zero.units import settle_all
 
 Tensor = torch.Tensor
 
@@ -42,9 +47,15 @@ class Tier(DeviceTier):
 
     def __init__(self, comm: Collectives, offload: Offload) -> None:
         super().__init__(comm)
-        self.offload, self.copies = offload, Copies(comm.device)
+        self.offload, self.copies, self._pages = offload, Copies(comm.device), Pages(comm.device)
         # Copies may be under way, of gradients to the host, and of parameters from it.
         self._brought = self._is_read = False
+
+    def resize(self, storage: torch.UntypedStorage, nbytes: int) -> None:
+        if nbytes:
+            self._pages.fill(storage, nbytes)
+        else:
+            self._pages.empty(storage)
 
     def put(self, target: Tensor, values: Tensor, stays: bool) -> None:
         self.copies.put(target, values, stays)
@@ -52,8 +63,7 @@ class Tier(DeviceTier):
     def flush(self) -> None:
         self.copies.finish()
 
-    def forget(self) -> None:
-        self.copies.finish()
+    forget = flush
 
     def allocate_gradients(self, numel: int, dtype: torch.dtype) -> Tensor:
         if self.offload.optimizer == "device":
@@ -74,26 +84,23 @@ class Tier(DeviceTier):
 
 
 class HostTier(Tier):
-    """Shards in the host's memory."""
-
     def __init__(self, comm: Collectives, offload: Offload) -> None:
         super().__init__(comm, offload)
         if door.drives(comm.device):
             self.beside = self.copies
 
-    def keep(self, bucket: Stored, shard: Tensor) -> Tensor:
+    def keep(self, bucket: Bucket, shard: Tensor) -> Tensor:
         return host_empty(shard.numel(), bucket.dtypes.shard, self.comm.device).copy_(shard)
 
-    def fetch(self, bucket: Stored, mine: Tensor) -> Tensor:
+    def fetch(self, bucket: Bucket, mine: Tensor) -> Tensor:
         return self._send(mine, bucket.shard)
 
-    def open(self, bucket: Stored) -> Tensor:
+    def open(self, bucket: Bucket) -> Tensor:
         self._wait_for_readers()
         return super().open(bucket)
 
     def _send(self, mine: Tensor, shard: Tensor) -> Tensor:
-        """A shard to where `mine` lies. To a GPU the host goes on at once, and the shard is cast there if it travels in
-        another dtype: `copies.py` says why. On the host it has come on return."""
+        """A shard to where `mine` lies. To a GPU the host goes on at once, where the shard is cast."""
         if not door.holds(mine) or door.holds(shard):
             return mine.copy_(shard)
         self._is_read = True
@@ -109,21 +116,18 @@ class HostTier(Tier):
 
 
 class DiskTier(HostTier):
-    """Shards in a file; as many elements as `max_in_cpu` says, of the first buckets, stay on the host.
-
-    A shard passes through a buffer, which is free, or opened to be written, or under a transfer. A copy to a GPU may
-    still read the first of the free ones, which is taken last.
-    """
+    """Shards in a file; as many elements as `max_in_cpu` says, of the first buckets, stay on the host. A shard passes
+    through a buffer. A copy to a GPU may still read the first of the free ones, which is taken last."""
 
     def __init__(self, comm: Collectives, offload: Offload) -> None:
         super().__init__(comm, offload)
-        self._numbers: dict[Stored, int] = {}
+        self._numbers: dict[Bucket, int] = {}
         self.free: list[Tensor] = []
-        self._open: tuple[Stored, Tensor] | None = None
-        self._coming: dict[Stored, tuple[Transfer, Tensor]] = {}
-        self._leaving: dict[Stored, tuple[Transfer, Tensor]] = {}
+        self._open: tuple[Bucket, Tensor] | None = None
+        self._coming: dict[Bucket, tuple[Transfer, Tensor]] = {}
+        self._leaving: dict[Bucket, tuple[Transfer, Tensor]] = {}
 
-    def prepare(self, buckets: Sequence[Stored]) -> None:
+    def prepare(self, buckets: Sequence[Bucket]) -> None:
         on_disk = self.offload.shards_on_disk(bucket.layout.shard_numel for bucket in buckets)
         self._numbers = {buckets[at]: number for number, at in enumerate(on_disk)}
         if not on_disk:
@@ -131,29 +135,28 @@ class DiskTier(HostTier):
         numel = max(bucket.layout.shard_numel for bucket in self._numbers)
         if self.offload.buffer_numel is not None and self.offload.buffer_numel < numel:
             raise InputError(
-                f"a buffer of {self.offload.buffer_numel} elements is shorter than the largest shard on disk, {numel} "
+                f"a buffer of {self.offload.buffer_numel} elements is shorter than the largest shard, {numel} "
                 "elements; make buffers larger, or buckets smaller (bucket_numel)"
             )
         sizes = [bucket.layout.shard_numel * bucket.dtypes.shard.itemsize for bucket in self._numbers]
         self._file = open_file(self.offload.folder, f"parameters-rank{self.comm.rank}", sizes)
         self.lanes = [Lane([self._file])]
-        # One to write while another is read, at least.
         count, pin = max(2, self.offload.buffer_count), door.drives(self.comm.device)
         self.buffers = [aligned(max(sizes), pin) for _ in range(count)]
         self.free = list(self.buffers)
 
-    def keep(self, bucket: Stored, shard: Tensor) -> Tensor:
+    def keep(self, bucket: Bucket, shard: Tensor) -> Tensor:
         if bucket not in self._numbers:
             return super().keep(bucket, shard)
         self.open(bucket).copy_(shard)
         self.flush()
         return torch.empty(0, dtype=bucket.dtypes.shard)
 
-    def prefetch(self, bucket: Stored) -> None:
+    def prefetch(self, bucket: Bucket) -> None:
         if self.free and bucket in self._numbers and bucket not in self._coming:
             self._coming[bucket] = self._read(bucket)
 
-    def fetch(self, bucket: Stored, mine: Tensor) -> Tensor:
+    def fetch(self, bucket: Bucket, mine: Tensor) -> Tensor:
         if bucket not in self._numbers:
             return super().fetch(bucket, mine)
         self._wait_for_readers()
@@ -162,19 +165,17 @@ class DiskTier(HostTier):
         transfer.wait()
         return self._send(mine, self._values(bucket, buffer))
 
-    def open(self, bucket: Stored) -> Tensor:
+    def open(self, bucket: Bucket) -> Tensor:
         if bucket not in self._numbers:
             return super().open(bucket)
         if self._open is None or self._open[0] is not bucket:
             self._write_open()
             # Shards that were read ahead hold the values from before this step.
             self._drop_coming()
-            # Zeros where the bucket has padding.
             self._open = (bucket, self._free_buffer().zero_())
         return self._values(*self._open)
 
     def flush(self) -> None:
-        # Shards that stay in memory have come.
         super().flush()
         self._write_open()
         self._end(self._leaving)
@@ -188,11 +189,11 @@ class DiskTier(HostTier):
             self._end(self._leaving)
         self._drop_coming()
 
-    def _values(self, bucket: Stored, buffer: Tensor) -> Tensor:
+    def _values(self, bucket: Bucket, buffer: Tensor) -> Tensor:
         dtype = bucket.dtypes.shard
         return buffer[: bucket.layout.shard_numel * dtype.itemsize].view(dtype)
 
-    def _read(self, bucket: Stored) -> tuple[Transfer, Tensor]:
+    def _read(self, bucket: Bucket) -> tuple[Transfer, Tensor]:
         buffer = self._free_buffer()
         return self.lanes[0].read(self._file, self._numbers[bucket], buffer), buffer
 
@@ -219,7 +220,7 @@ class DiskTier(HostTier):
         with suppress(OffloadError):
             self._end(self._coming)
 
-    def _end(self, transfers: dict[Stored, tuple[Transfer, Tensor]]) -> None:
+    def _end(self, transfers: dict[Bucket, tuple[Transfer, Tensor]]) -> None:
         """Wait for transfers and take their buffers back; raise what went wrong once all have ended."""
         with ExitStack() as stack:
             for transfer, buffer in transfers.values():
@@ -229,3 +230,42 @@ class DiskTier(HostTier):
 
 
 TIERS = {"device": Tier, "host": HostTier, "disk": DiskTier}
+REMEDY = "load a checkpoint, into this engine or a new one (zerolab.checkpoint.load)"
+
+
+@contextmanager
+def changing(engine: Engine, what: str) -> Iterator[None]:
+    """Within, `what` changes parameters or states; if it raises, the engine is broken. At stage 3 other ranks have
+    read this one's shards before."""
+    settle_all(engine.units)
+    try:
+        yield
+    except BaseException:
+        engine.broken = f"{what} ended half-way, so some values here are new and some old; {REMEDY}"
+        engine.optimizer_step.forget()
+        engine.tier.forget()
+        engine.forget()
+        raise
+
+
+@contextmanager
+def all_hear(engine: Engine) -> Iterator[None]:
+    """Within, transfers may fail on one rank; then every rank raises the same OffloadError. A collective where states
+    are on a disk, of 8 bytes a rank."""
+    error: OffloadError | None = None
+    try:
+        yield
+    except OffloadError as failed:
+        error = failed
+    flag, said = float(error is not None), None
+    if error is not None:
+        said = f"rank {engine.comm.ranks[engine.comm.rank]} failed to swap ({str(error).rpartition('; ')[0]})"
+    groups = [group for group in (engine.comm, engine.replicate) if group and "disk" in engine.sharding.tiers]
+    with phase("norm"):
+        for group in groups:
+            own = torch.full((1,), flag, dtype=torch.float64, device=group.device)
+            flag = max(numbers(group.all_gather(own), instead=[flag]))
+        for group in groups if flag else []:
+            said = next(filter(None, gather_records(group, said)), None)
+    if flag:
+        raise OffloadError(f"{said}, so some values are new and some old; see to the disk, then {REMEDY}") from error
