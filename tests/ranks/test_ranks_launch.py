@@ -19,6 +19,7 @@ from cover import NIGHTLY
 from zerolab.collectives import Link
 from zerolab.errors import InputError
 from zerolab.ranks import forkserver, launch
+from zerolab.ranks.job import Job
 from zerolab.ranks.printing import Printer
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(60)]
@@ -100,13 +101,15 @@ def test_seeds_repeat_and_ranks_start_alike():
 
 def test_live_shows_no_line_before_it_is_whole_and_says_whose_the_rest_is(capsys):
     texts, shown = ["", ""], []
-    printer = Printer("live", 2, lambda: texts)
+    job = Job(2, 60.0, "ring", ("cpu", "cpu"), "gloo", 1, prints="live")
+    printer = Printer(job, lambda: texts)
     for more in (("lo", ""), ("ss 0.", "step 1\nlo"), ("5\n", "ss 0.7\nst")):
         texts[:] = [text + new for text, new in zip(texts, more, strict=True)]
         printer.follow()
         shown.append(capsys.readouterr().out)
     assert shown == ["", "rank 1 | step 1\n", "rank 0 | loss 0.5\nrank 1 | loss 0.7\n"]
-    assert printer.finish() == ["loss 0.5\n", "step 1\nloss 0.7\nst"]
+    printer.finish()
+    assert printer.texts == ["loss 0.5\n", "step 1\nloss 0.7\nst"]
     assert capsys.readouterr().out == "rank 1 | st\n"
 
 
@@ -190,8 +193,7 @@ def test_a_fork_of_a_process_that_has_launched_may_launch_and_leaves_the_others_
 
 
 def test_a_rank_of_a_server_that_was_forked_may_launch(tmp_path):
-    process = forkserver.new_process(functions.launches_by_a_forked_server, (str(tmp_path / "seen"),), "forked")
-    forkserver.start(process)
+    process = forkserver.start_process(functions.launches_by_a_forked_server, (str(tmp_path / "seen"),), "forked")
     process.join()
     assert (tmp_path / "seen").read_text() == "[(0, 2), (1, 2)]"
 

@@ -137,6 +137,7 @@ launch(rank_functions.note_and_sleep, {str(short)!r}, ranks=2, timeout=80)
 def test_what_a_rank_started_ends_with_the_server_though_the_rank_has_left_before(tmp_path):
     source = """
 import os, subprocess
+import psutil
 from zerolab.ranks import forkserver
 ready, begun = os.pipe(), os.pipe()
 if os.fork() == 0:
@@ -146,8 +147,8 @@ if os.fork() == 0:
     os.read(begun[0], 1)
     os._exit(0)
 print(os.read(ready[0], 20).decode(), flush=True)
-wait_for = forkserver.wait_for
-forkserver.wait_for = lambda *given: (os.write(begun[1], b"x"), wait_for(*given))[1]
+wait = psutil.wait_procs
+psutil.wait_procs = lambda *given: (os.write(begun[1], b"x"), wait(*given))[1]
 forkserver.end_children(os.getpid(), lambda: None)
 """
     done = run_script(tmp_path, source)

@@ -1,8 +1,8 @@
 """The life of a rank process: set up, join the others, run the function, report, wait for the end.
 
-Two pipes tie it to its parent. On `report` it says that it has an outcome; on `lifeline` nobody ever writes: it ends
-when the parent closes it, or dies. A rank that has reported stays until then, so that its last messages arrive and
-its peers do not mistake its end for a failure.
+A pipe ties it to its parent. The rank sends its outcome; nobody ever sends it anything: the pipe ends when the parent
+closes it, or dies. A rank that has reported stays until then, so that its last messages arrive and its peers do not
+mistake its end for a failure.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from zerolab.ranks.seeds import seed_all
 SPARE_SECONDS = 60.0
 
 
-def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
+def main(job: Job, rank: int, pipe: Connection) -> None:
     """Run rank `rank` of a job, in a process of its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.setpgid(0, 0)
@@ -52,8 +52,7 @@ def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
     os.chdir(job.working_directory)
     linecache.cache.update(job.sources)
     finished = threading.Event()
-    released = threading.Event()
-    watch = threading.Thread(target=_watch, args=(lifeline, job, finished, released), daemon=True)
+    watch = threading.Thread(target=_watch, args=(pipe, job, finished), daemon=True)
     watch.start()
     try:
         begin_heap()
@@ -67,8 +66,8 @@ def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
         # SystemExit, too, is the end of this rank and not of the launch.
         outcome = failed(error)
     finished.set()
-    report.send_bytes(pickle.dumps(outcome))
-    released.wait()
+    pipe.send_bytes(pickle.dumps(outcome))
+    watch.join()
     if outcome.error:
         folders.leave(1)
     if "nccl" in job.backend:
@@ -88,19 +87,13 @@ def make_comm(transport: Transport, job: Job) -> Collectives | Transport:
 def run(job: Job, transport: Transport, packed: bytes) -> Outcome:
     """Unpack the function and its arguments, call it, and pickle what it returns."""
     result, spans = call(job, transport, *loads(packed))
-    kind = type(result).__name__
     try:
-        packed = dumps(result)
+        return Outcome(dumps(result), when=time.monotonic(), events=spans)
     except Exception as error:
         raise Unreturned(
-            f"returned a {kind} that cannot travel back ({error}); return numbers, tensors, or lists and dicts of them"
+            f"returned a {type(result).__name__} that cannot travel back ({error}); return numbers, tensors, or lists "
+            "and dicts of them"
         ) from None
-    if len(packed) > job.max_result_bytes:
-        raise Unreturned(
-            f"returned a {kind} of {len(packed)} bytes, over the limit of {job.max_result_bytes:.0f}; return less, or "
-            "raise max_result_mb"
-        )
-    return Outcome(packed, when=time.monotonic(), events=spans)
 
 
 def call(job: Job, transport: Transport, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -147,13 +140,11 @@ def _join(job: Job, rank: int) -> Transport:
     return ProcessTransport(dist.group.WORLD, device, nccl, BoardPen(Board(job.ranks, job.file("board")), rank))
 
 
-def _watch(lifeline: Connection, job: Job, finished: threading.Event, released: threading.Event) -> None:
-    """End with the parent: at once if the function is still running, in good order if it has reported."""
+def _watch(pipe: Connection, job: Job, finished: threading.Event) -> None:
+    """Return when the parent lets go of a rank that has reported; end at once if the function is still running."""
     with suppress(EOFError, OSError):
-        lifeline.recv_bytes()
-    if finished.is_set():
-        released.set()
-    else:
+        pipe.recv_bytes()
+    if not finished.is_set():
         # A parent that lives has read what it needs; one that was killed cannot clean up.
         shutil.rmtree(job.directory, ignore_errors=True)
         folders.leave(1)

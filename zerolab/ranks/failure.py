@@ -10,7 +10,7 @@ import traceback
 import torch.distributed as dist
 
 from zerolab.errors import DeadlockError, MismatchError, RankError
-from zerolab.ranks.job import Outcome
+from zerolab.ranks.job import LOST, RAISED, Outcome
 
 _KEPT = {"DeadlockError": DeadlockError, "MismatchError": MismatchError}
 _RAISED = re.compile(r"[\w.]*(Error|Exception)\b")
@@ -54,7 +54,7 @@ def failed(error: BaseException) -> Outcome:
         message=str(error),
         traceback=traceback_text(error),
         when=time.monotonic(),
-        secondary=is_secondary(error),
+        blame=LOST if is_secondary(error) else RAISED,
     )
 
 

@@ -37,65 +37,49 @@ again, and the system would fill it with zeros each time. Torch asks for blocks 
 ends off, and its cache of small blocks (tcache) hands those out, so that a freed block is too short for its tensor."""
 LEFTOVERS = "ZEROLAB_LEFTOVERS"
 """The variable by which a server knows what to remove if its client was killed: a pattern of paths."""
+LONGEST = 64
 GRACE_SECONDS = 1.0
 """How long ranks whose parent has ended may take to leave by themselves."""
-_served: tuple[int | None, int] = None, -1
-"""The server, and the pipe by which it sees our end."""
 _KILLED_WITH_PARENT, _CHILD_SUBREAPER = 1, 36  # of linux/prctl.h
 
 # Python's table of child processes is not safe against two threads that start or poll at once.
 process_table = threading.RLock()
 
 
-def new_process(target: Any, args: tuple[Any, ...], name: str) -> BaseProcess:
-    """A process that will call `target(*args)` once `start` has started it; arguments may hold connections."""
+def start_process(target: Any, args: tuple[Any, ...], name: str) -> BaseProcess:
+    """A process that calls `target(*args)`; arguments may hold connections. Raises EOFError or OSError where the server
+    cannot."""
     context: Any = multiprocessing.get_context("forkserver")
     process: BaseProcess = context.Process(target=_begin, args=(target, *args), name=name, daemon=False)
-    return process
-
-
-def start(process: BaseProcess) -> None:
-    """Start a process. Raises EOFError or OSError where the server cannot."""
     with process_table:
         start_server()
         with _outside({}):
             process.start()
+    return process
 
 
 def start_server() -> None:
     """Start the server unless it runs, and do not wait for it, so that a first launch later finds its imports done."""
-    global _served
     # Python starts it below, and would let interrupts through again.
     resource_tracker.ensure_running()
     with process_table, _outside(server_environment()):
         _server.set_forkserver_preload(PRELOAD)
         _server.ensure_running()
-        if _server._forkserver_pid != _served[0]:
-            _forget_lifeline()
-            # A process that is started would hold what stands here, and keep the server from seeing our end.
-            _served = _server._forkserver_pid, _server._forkserver_alive_fd
-            _server._forkserver_alive_fd = os.open(os.devnull, os.O_RDONLY)
 
 
 def end_server() -> None:
-    """End the server and all that it has forked, and wait for that."""
-    _forget_lifeline()
-    _server._stop()
-
-
-def _forget_lifeline() -> None:
-    global _served
-    with suppress(OSError):
-        os.close(_served[1])
-    _served = None, -1
+    """End the server and all that it has forked, and wait for that; also in the middle of its start."""
+    _server._stop_unlocked()
 
 
 def server_environment() -> dict[str, str]:
     """What a server finds in its environment beside what is in ours."""
     config: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     if not os.path.isdir(config.get("tempdir") or ""):
-        # Where Python makes the socket by which servers are asked; its own folder would outlive a kill.
-        config["tempdir"] = str(folders.make_folder("", short=True))
+        # Where Python makes the socket by which servers are asked, whose path has a hundred characters at most. Its own
+        # folder would outlive a kill.
+        long = len(folders.place()) > LONGEST and os.path.isdir("/tmp")
+        config["tempdir"] = str(folders.make_folder("", "/tmp" if long else ""))
     places = {tempfile.gettempdir(), os.path.dirname(config["tempdir"])}
     return {LEFTOVERS: os.pathsep.join(f"{place}/{folders.prefix}*" for place in places), **malloc_settings()}
 
@@ -120,12 +104,10 @@ def _begin(target: Any, *args: Any) -> None:
 
 
 def _forget_server() -> None:
-    """In a fork of this process: the server is the parent's, which alone can wait for it; whoever launches ranks here
-    gets one of its own."""
-    _forget_lifeline()
+    """In a fork of this process: the server is the parent's, which alone can wait for it, and whose end it is to see;
+    whoever launches ranks here gets one of its own."""
     if _server._forkserver_alive_fd is not None:
-        with suppress(OSError):
-            os.close(_server._forkserver_alive_fd)
+        os.close(_server._forkserver_alive_fd)
     _server.__init__()
 
 
@@ -157,32 +139,21 @@ def end_children(server: int, remove: Callable[[], None]) -> None:
     Removes what the client may have left. In a fork of the server it does nothing."""
     if os.getpid() != server:
         return
-    try:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        gather_descendants()
-        wait_for(psutil.Process().children(), GRACE_SECONDS)
-        while found := psutil.Process().children(recursive=True):
-            for process in found:
-                with suppress(psutil.Error):
-                    process.kill()
-            wait_for(found, 0.02)
-        remove()
-    finally:
-        os._exit(0)
-
-
-wait_for = psutil.wait_procs
+    gather_descendants()
+    psutil.wait_procs(psutil.Process().children(), GRACE_SECONDS)
+    while found := psutil.Process().children(recursive=True):
+        for process in found:
+            with suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(found, 0.02)
+    remove()
+    os._exit(0)
 
 
 @contextmanager
 def _outside(environment: dict[str, str]) -> Iterator[None]:
     """What is started in the block finds these variables, and no file of `__main__` to run. It does not hear the
-    terminal's Ctrl-C: its parent does, at the end of the block, and ends it. (Another thread may take the signal, and
-    Python hands it to the main thread all the same.)"""
-    handler, came = signal.getsignal(signal.SIGINT), []
-    held = threading.current_thread() is threading.main_thread() and callable(handler)
-    if held:
-        signal.signal(signal.SIGINT, lambda *signalled: came.append(signalled))
+    terminal's Ctrl-C: its parent does, and ends it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
     earlier = {name: os.environ.get(name) for name in environment}
@@ -194,7 +165,3 @@ def _outside(environment: dict[str, str]) -> Iterator[None]:
             os.environ.pop(name) if value is None else os.environ.update({name: value})
         sys.modules["__main__"] = main
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if held:
-            signal.signal(signal.SIGINT, handler)
-        if came:
-            handler(*came[0])  # type: ignore[operator,misc]

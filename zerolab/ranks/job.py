@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import linecache
 import math
 import os
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,14 +34,15 @@ class Job:
     backend: str  # torch's name, such as "gloo" or "cpu:gloo,cuda:nccl"
     threads: int
     collective_timeout: float = math.inf
-    max_result_bytes: float = math.inf
     link: Any = None
     trace: bool = False
     check: bool = False
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
+    prints: str = "quiet"
     directory: Path = Path()  # the launch's own, private and temporary
-    working_directory: str = ""
-    sources: dict[str, Any] = field(default_factory=dict)  # code that has no file, for tracebacks: a notebook's cells
+    working_directory: str = field(default_factory=os.getcwd)
+    sources: dict[str, Any] = field(default_factory=lambda: cell_sources())
+    start: float = field(default_factory=time.perf_counter)
 
     @property
     def call_seconds(self) -> float:
@@ -52,20 +55,29 @@ class Job:
         return self.directory / (what if rank is None else f"{what}-{rank}")
 
 
+RAISED, DIED, LOST = 0, 1, 2
+"""What a failed rank did: the last only since it lost another one."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How a rank ended. `result` is pickled; `error` is the name of an exception's type, empty when all went well.
 
-    `when` is in seconds of the machine's monotonic clock, the same for all its processes. `secondary` marks a failure
-    that only follows from another rank's, such as a lost connection."""
+    `when` is in seconds of the machine's monotonic clock, the same for all its processes. Of several failures those
+    with the least `blame` are reported."""
 
     result: bytes = b""
     error: str = ""
     message: str = ""
     traceback: str = ""
     when: float = 0.0
-    secondary: bool = False
+    blame: int = RAISED
     events: Any = None
+
+
+def cell_sources() -> dict[str, Any]:
+    """Code that lives in no file, such as a notebook's cells, so that ranks' tracebacks can quote it."""
+    return {name: entry for name, entry in list(linecache.cache.items()) if len(entry) == 4 and entry[1] is None}
 
 
 class Results(list[Any]):
@@ -77,12 +89,12 @@ class Results(list[Any]):
     """
 
     def __init__(
-        self, values: Iterable[Any], printed: list[str], seconds: float, trace: list[Any] | None = None
+        self, job: Job, values: Iterable[Any], printed: list[str], trace: Iterable[Any], seconds: float | None = None
     ) -> None:
         super().__init__(values)
         self.printed = printed
-        self.seconds = seconds
-        self.trace = trace
+        self.seconds = time.perf_counter() - job.start if seconds is None else seconds
+        self.trace = [*trace] if job.trace else None
 
 
 def choose_devices(device: str, ranks: int, world: str = "processes") -> tuple[tuple[str, ...], str]:
@@ -98,14 +110,12 @@ def choose_devices(device: str, ranks: int, world: str = "processes") -> tuple[t
                 f'device="cuda": ranks of world="{world}" take turns in one process, and a GPU works on after its '
                 'rank\'s turn; use device="cpu", or world="processes"'
             )
-        return ("cpu",) * ranks, "gloo"
+        device = "cpu"
     device = named("ZEROLAB_DEVICE", DEVICES) if device == "auto" else device
     gpus = torch.cuda.device_count() if device != "cpu" else 0
     if device == "cuda" and gpus == 0:
         raise InputError('device="cuda": torch sees no GPU here; use device="cpu" or "auto"')
-    if gpus == 0:
-        return ("cpu",) * ranks, "gloo"
-    devices = tuple(f"cuda:{rank % gpus}" for rank in range(ranks))
+    devices = tuple(f"cuda:{rank % gpus}" if gpus else "cpu" for rank in range(ranks))
     return devices, "cpu:gloo,cuda:nccl" if gpus >= ranks else "gloo"
 
 

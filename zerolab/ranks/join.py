@@ -14,7 +14,6 @@ import signal
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -28,14 +27,14 @@ from torch.distributed import distributed_c10d
 
 from zerolab.collectives import Collectives, Link, build
 from zerolab.collectives.shared.peers import host_number, is_possible
-from zerolab.collectives.torch_ import backends_of, carriers, connect, new_group
+from zerolab.collectives.torch_ import backends_of, carriers, connect
 from zerolab.errors import InputError
 from zerolab.ranks.board import BoardPen, Hangs
 from zerolab.ranks.child import SPARE_SECONDS, call
 from zerolab.ranks.failure import failed, is_secondary, rank_failure
 from zerolab.ranks.folders import leave, remove_all
-from zerolab.ranks.job import Job, check_timed, choose_collectives, threads_per_rank, wanted
-from zerolab.ranks.process_transport import ProcessTransport, made
+from zerolab.ranks.job import Job, Results, check_timed, choose_collectives, wanted
+from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.seeds import seed_all
 
 POLL_SECONDS = 0.2
@@ -66,9 +65,7 @@ def world_size(ranks: int | None) -> int:
     return size
 
 
-def run_torchrun(
-    job: Job, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], threads: int | None
-) -> tuple[list[Any], list[Any]]:
+def run_torchrun(job: Job, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results:
     """Run the function as this process's rank: its result at its place among Nones, and what it traced, likewise. The
     job's collectives are as the caller asked for them: what "auto" is shows when the ranks have met."""
     global _failed
@@ -76,12 +73,8 @@ def run_torchrun(
         raise InputError("under torchrun a rank cannot launch inside a launch; call the inner function directly")
     _failed = True
     try:
-        transport = _join(job)
-        here = os.environ.get("LOCAL_WORLD_SIZE", "1")
-        collectives = choose_collectives(
-            job.collectives, job.devices, int(here) == job.ranks, job.link is not None, nccl=transport.queues
-        )
-        torch.set_num_threads(threads or threads_per_rank(int(here)))
+        transport, collectives = _join(job)
+        torch.set_num_threads(job.threads)
         seed_all()
         with _reported_when_overdue(job, transport.rank, transport.pen):
             try:
@@ -93,11 +86,11 @@ def run_torchrun(
         _failed = False
     finally:
         _running.release()
-    before, after = [None] * transport.rank, [None] * (job.ranks - transport.rank - 1)
-    return [*before, value, *after], [*before, spans, *after]
+    values, traced = ([it if rank == transport.rank else None for rank in range(job.ranks)] for it in (value, spans))
+    return Results(job, values, [""] * job.ranks, traced)
 
 
-def _join(job: Job) -> ProcessTransport:
+def _join(job: Job) -> tuple[ProcessTransport, str]:
     device = torch.device("cpu")
     if job.devices[0].startswith("cuda"):
         # Each rank of a machine takes the GPU of its number there, in turn if there are fewer.
@@ -124,15 +117,12 @@ def _join(job: Job) -> ProcessTransport:
         )
         _end_with_world()
     assert dist.group.WORLD is not None
-    # A world that is there already, of an earlier launch or of the script, may lack what this one needs.
-    group, host = carriers(dist.group.WORLD, nccl)
-    if nccl:
-        connect(group, device)
+    transport, collectives = enter_group(dist.group.WORLD, device, nccl, job.collectives, job.link is not None)
     if made_world():
         # The world has the time-out of its first launch, and a script's own world that of the script.
-        for known in {dist.group.WORLD, group, host}:
+        for known in {dist.group.WORLD, transport.group, transport.host}:
             distributed_c10d._set_pg_timeout(timeout, known)
-    return ProcessTransport(group, device, nccl, host=host)
+    return transport, collectives
 
 
 @contextmanager
@@ -144,16 +134,13 @@ def _reported_when_overdue(job: Job, rank: int, pen: BoardPen) -> Iterator[None]
 
     def watch() -> None:
         while not over.wait(min(POLL_SECONDS, max(0.0, deadline - time.monotonic()))):
-            now, state = time.monotonic(), pen.state()
+            now, state = time.monotonic(), pen.record.copy()
+            what = f"did not finish within {job.timeout:g} s" if now >= deadline else ""
             if hangs.found([state], now):
                 what = f"hangs: a collective or a message did not end within {hangs.seconds:g} s"
-            elif now >= deadline:
-                what = f"did not finish within {job.timeout:g} s"
-            else:
-                continue
-            sys.stderr.write(f"zerolab: rank {rank} {what}: it {state.describe() or 'computes'}\n")
-            sys.stderr.flush()
-            leave(1)
+            if what:
+                print(f"zerolab: rank {rank} {what}: it {state.describe() or 'computes'}", file=sys.stderr, flush=True)
+                leave(1)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -230,21 +217,22 @@ def from_process_group(
     device = choose_device(device, backends)
     check_timed(device, link, trace)
     nccl = device.type == "cuda" and backends.get("cuda") == "nccl"
+    transport, impl = enter_group(group, device, nccl, collectives, link is not None)
+    return build(transport, impl=impl, link=link, trace=trace, check=check)
+
+
+def enter_group(
+    group: dist.ProcessGroup, device: torch.device, nccl: bool, asked: str, linked: bool
+) -> tuple[ProcessTransport, str]:
+    """This rank's transport in a group, which may lack a backend that it needs, and the collectives that "auto" stands
+    for there. A call of all its ranks."""
     carrier, host = carriers(group, nccl)
-    if not nccl and (used := made[carrier.group_name]):
-        # Calls of two comms carry the same numbers, and would take each other's messages: this one's has its own group.
-        number = zlib.crc32(f"{carrier.group_name} {used}".encode())
-        made[carrier.group_name] += 1
-        host = carrier = new_group(dist.get_process_group_ranks(carrier), number, dist.get_backend_config(carrier))
     transport = ProcessTransport(carrier, device, nccl, host=host)
     one_machine = hold_alike(transport)
     if nccl:
         connect(carrier, device)
-    linked = link is not None
-    impl = choose_collectives(
-        wanted(collectives, linked), [device.type] * transport.size, one_machine, linked, nccl=nccl
-    )
-    return build(transport, impl=impl, link=link, trace=trace, check=check)
+    asked = wanted(asked, linked)
+    return transport, choose_collectives(asked, [device.type] * transport.size, one_machine, linked, nccl)
 
 
 def choose_device(device: torch.device | str | None, backends: dict[str, str]) -> torch.device:

@@ -10,11 +10,8 @@ Nothing of a launch outlives it: no process, no file, no port.
 
 from __future__ import annotations
 
-import linecache
 import math
 import os
-import pickle
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,7 +27,6 @@ from zerolab.ranks.job import (
     choose_collectives,
     choose_devices,
     threads_per_rank,
-    wanted,
 )
 from zerolab.ranks.join import is_torchrun, run_torchrun, world_size
 from zerolab.ranks.lockstep.virtual import VirtualLaunch
@@ -59,7 +55,6 @@ def launch(
     device: str = "auto",
     link: Link | None = None,
     threads: int | None = None,
-    max_result_mb: float = 256.0,
     env: Mapping[str, str] | None = None,
     prints: str = "ranked",
     trace: bool = False,
@@ -83,7 +78,6 @@ def launch(
     link         a simulated wire: processes slow down to it, lockstep and virtual worlds keep a virtual clock by it.
                  Not with GPUs.
     threads      torch threads of each rank; None shares the cores out.
-    max_result_mb  refuse a rank's result whose pickle is larger.
     env          environment variables set in the ranks (processes), besides the caller's.
     prints       "ranked": what ranks print is shown at the end, in rank order; "live": line by line; "quiet".
     trace        record what ran when, see `Results.trace`. Not with GPUs.
@@ -100,12 +94,10 @@ def launch(
     check_arguments(count, count if joins else MAX_VIRTUAL_RANKS if world == "virtual" else MAX_RANKS, given)
     devices, backend = choose_devices(device, count, world)
     check_timed(devices[0], link, trace)
+    real = world == "processes"
     if world == "virtual":
         collectives = "virtual"
-    elif joins:
-        collectives = wanted(collectives, link is not None)
-    else:
-        real = world == "processes"
+    elif not joins:
         collectives = choose_collectives(collectives, devices, real, link is not None, real and "nccl" in backend)
     job = Job(
         ranks=count,
@@ -114,31 +106,19 @@ def launch(
         collectives=collectives,
         devices=devices,
         backend=backend,
-        threads=threads or threads_per_rank(count),
-        max_result_bytes=max_result_mb * 1e6,
+        threads=threads or threads_per_rank(int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if joins else count),
         link=link,
         trace=trace,
         check=check and world != "virtual",
         environment={**os.environ, **(env or {})},
-        working_directory=os.getcwd() if world == "processes" else "",
-        sources=_cell_sources(),
+        prints=prints,
     )
-    start = time.perf_counter()
     if joins:
-        values, recorded = run_torchrun(job, fn, args, dict(kwargs or {}), threads)
-        return Results(values, [""] * count, time.perf_counter() - start, recorded if trace else None)
+        return run_torchrun(job, fn, args, dict(kwargs or {}))
     function = pack_function(fn, args, dict(kwargs or {}))
     if world == "processes":
-        outcomes, printed = run_processes(job, function, prints)
-        seconds = time.perf_counter() - start
-        recorded = [outcome.events for outcome in outcomes]
-    else:
-        # The link prices the virtual clock; nothing is slowed down.
-        world_of = VirtualLaunch if world == "virtual" else Launch
-        outcomes, printed, seconds, events = world_of(job, function, prints).run_alone()
-        recorded = [*events]
-    values = [pickle.loads(outcome.result) for outcome in outcomes]
-    return Results(values, printed, seconds, recorded if trace else None)
+        return run_processes(job, function)
+    return (VirtualLaunch if world == "virtual" else Launch)(job, function).run()
 
 
 def check_arguments(ranks: int, most: int, given: Mapping[str, Any]) -> None:
@@ -148,7 +128,7 @@ def check_arguments(ranks: int, most: int, given: Mapping[str, Any]) -> None:
     for name, choices in CHOICES.items():
         if given[name] not in choices:
             raise InputError(f"{name} is {given[name]!r}; choose one of {', '.join(map(repr, choices))}")
-    for name in ("timeout", "collective_timeout", "max_result_mb"):
+    for name in ("timeout", "collective_timeout"):
         value = given[name]
         if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
             raise InputError(f"{name} is {value!r}; give a positive, finite number")
@@ -157,8 +137,3 @@ def check_arguments(ranks: int, most: int, given: Mapping[str, Any]) -> None:
         raise InputError(f'collectives="{asked}" needs processes; use world="processes" or collectives="ring"')
     if world == "virtual" and asked != "auto":
         raise InputError(f'collectives="{asked}": a virtual world has no messages; leave it out')
-
-
-def _cell_sources() -> dict[str, Any]:
-    """Code that lives in no file, such as a notebook's cells, so that ranks' tracebacks can quote it."""
-    return {name: entry for name, entry in list(linecache.cache.items()) if len(entry) == 4 and entry[1] is None}

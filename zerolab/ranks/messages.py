@@ -8,7 +8,7 @@ import torch
 
 from zerolab.collectives.transport import Request, Transport
 from zerolab.errors import InputError
-from zerolab.ranks.board import in_bytes
+from zerolab.ranks.board import RECEIVE, SEND, in_bytes
 from zerolab.ranks.failure import Unreturned
 
 
@@ -53,7 +53,7 @@ class PendingMessage:
                 "into a new tensor and copy"
             )
         self.rank, self.sends, self.peer, self.tag, self.nbytes = transport.rank, sends, peer, tag, tensor.nbytes
-        self.verb = "send to" if sends else "receive from"
+        self.kind = SEND if sends else RECEIVE
         transport.open[self] = None
 
     def sizes_differ(self, sent: int) -> str:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from zerolab.errors import RankError
+from zerolab.ranks.job import Job
 
 MODES = ("ranked", "live", "quiet")
 
@@ -25,25 +29,35 @@ def lines(text: str) -> list[str]:
 
 
 class Printer:
-    """Shows what `ranks` ranks print; `read` returns the text of each so far. `mode`: "ranked" shows all at the end,
-    "live" shows lines as they come, "quiet" shows nothing."""
+    """Shows what a job's ranks print; `read` returns the text of each so far. The job's `prints`: "ranked" shows all at
+    the end, "live" shows lines as they come, "quiet" shows nothing."""
 
-    def __init__(self, mode: str, ranks: int, read: Callable[[], list[str]]) -> None:
-        self._mode = mode
-        self._read = read
-        self._shown = [0] * ranks
+    def __init__(self, job: Job, read: Callable[[], list[str]]) -> None:
+        self._mode, self._read = job.prints, read
+        self._shown = [0 for _ in read()]
+        self.texts: list[str] = []
+
+    @contextmanager
+    def showing(self) -> Iterator[None]:
+        """The block is the launch: after it, `texts` has what ranks have printed, and so has its RankError."""
+        try:
+            yield
+        except RankError as error:
+            error.printed = self._read()
+            raise
+        finally:
+            self.finish()
 
     def follow(self) -> None:
         """Show the whole lines that came since the last call."""
         if self._mode == "live":
             self._show([text[: text.rfind("\n") + 1] for text in self._read()])
 
-    def finish(self) -> list[str]:
-        """Show what is left to show; the whole text of each rank."""
-        texts = self._read()
+    def finish(self) -> None:
+        """Show what is left to show."""
+        self.texts = self._read()
         if self._mode != "quiet":
-            self._show(texts)
-        return texts
+            self._show(self.texts)
 
     def _show(self, texts: list[str]) -> None:
         new = [text[shown:] for text, shown in zip(texts, self._shown, strict=True)]

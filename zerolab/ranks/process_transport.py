@@ -16,11 +16,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from zerolab.collectives.call import Call, current_call
 from zerolab.errors import MismatchError
 from zerolab.gpu import door
-from zerolab.ranks.board import Board, BoardPen
+from zerolab.ranks.board import MEET, Board, BoardPen
 from zerolab.ranks.failure import PeerLost, is_secondary
 from zerolab.ranks.messages import MessageTransport, PendingMessage, as_bytes
 
-SEND, RECEIVE, MEET = 1, 2, 3
 made: Counter[str] = Counter()
 """How many transports this process has made in each group, by its name."""
 
@@ -58,13 +57,13 @@ class ProcessMessage(PendingMessage):
             self._work = self._post(self._buffer, tag)
         except RuntimeError as error:
             raise self._lost() from error
-        transport.pen.posted("sent" if sends else "received", peer)
+        transport.pen.post("sent" if sends else "received", peer)
 
     def wait(self) -> None:
         self.transport.open.pop(self, None)
         if self._work is None:
             return
-        self.transport.pen.waits(SEND if self.sends else RECEIVE, self.peer, self.nbytes)
+        self.transport.pen.wait(self.kind, self.peer, self.nbytes)
         sent = self.nbytes
         try:
             if self._size is not None and self._sized is not None:
@@ -77,7 +76,7 @@ class ProcessMessage(PendingMessage):
             raise self._lost() from error
         if sent != self.nbytes:
             raise MismatchError(self.sizes_differ(sent))
-        self.transport.pen.waits(0)
+        self.transport.pen.wait(0)
         if self._target is not None:
             self._target.copy_(self._buffer)
         self._work = self._target = None
@@ -91,12 +90,14 @@ class ProcessMessage(PendingMessage):
             post = dist.isend if self.sends else dist.irecv
             return dist.batch_isend_irecv([dist.P2POp(post, buffer, group=transport.group, group_peer=self.peer)])[0]
         group = transport.group if buffer.is_cuda else transport.host
+        tag ^= transport.salt
         if self.sends:
             return dist.isend(buffer, group=group, tag=tag, group_dst=self.peer)
         return dist.irecv(buffer, group=group, tag=tag, group_src=self.peer)
 
     def _lost(self) -> PeerLost:
-        return PeerLost(f"rank {self.rank} could not {self.verb} rank {self.peer}, which is gone or hangs")
+        verb = "send to" if self.sends else "receive from"
+        return PeerLost(f"rank {self.rank} could not {verb} rank {self.peer}, which is gone or hangs")
 
 
 class ProcessTransport(MessageTransport):
@@ -121,6 +122,8 @@ class ProcessTransport(MessageTransport):
         # NCCL runs the messages between two ranks in the order in which they are posted.
         self.posts_ahead = not nccl
         self.pen = pen or BoardPen(Board(self.size), self.rank)
+        # Calls of two comms of one group have the same numbers, and must not take each other's messages.
+        self.salt = hashed(f"comm {made[group.group_name]}")
         made[group.group_name] += 1
 
     def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
@@ -134,16 +137,16 @@ class ProcessTransport(MessageTransport):
             work.wait()
 
     def entered(self, call: Call) -> None:
-        self.pen.entered(call)
+        self.pen.enter(call)
 
     def left(self, call: Call) -> None:
         error = sys.exc_info()[1]
         # Whoever died may have died of what this rank called: gloo ends a process where sizes differ. So the board
         # keeps what a rank was in when it lost another one, for who looks into that death.
-        self.pen.left(shown=error is not None and is_secondary(error))
+        self.pen.leave(shown=error is not None and is_secondary(error))
 
     def waits(self, peer: int | None) -> None:
-        self.pen.waits(*((0,) if peer is None else (MEET, peer)))
+        self.pen.wait(*((0,) if peer is None else (MEET, peer)))
 
     def check_waited(self) -> None:
         super().check_waited()

@@ -21,6 +21,7 @@ from zerolab.collectives import Link
 from zerolab.collectives.call import Call, Group, mismatch
 from zerolab.collectives.transport import INTS_TAG, Request
 from zerolab.errors import MismatchError
+from zerolab.ranks.board import LANE
 from zerolab.ranks.lockstep.scheduler import Scheduler, Stopped, Task
 from zerolab.ranks.lockstep.wires import Wires
 from zerolab.ranks.messages import MessageTransport, PendingMessage, as_bytes
@@ -61,7 +62,7 @@ class Awaited:
         if self._waiting is not None:
             self.world.wake(self._waiting)
 
-    def wait_as(self, kind: str, peer: int = -1, nbytes: int = 0) -> None:
+    def wait_as(self, kind: int, peer: int = -1, nbytes: int = 0) -> None:
         """Let others run until it has ended."""
         task = self.world.running()
         if self.end is None:
@@ -85,7 +86,7 @@ class LockstepMessage(PendingMessage, Awaited):
 
     def wait(self) -> None:
         self.transport.open.pop(self, None)
-        self.wait_as(self.verb, self.peer, self.nbytes)
+        self.wait_as(self.kind, self.peer, self.nbytes)
 
     def passed(self, out: float, end: float) -> None:
         """It set out and arrived at these times."""
@@ -236,6 +237,6 @@ class LaneRequest(Awaited):
         self.ended(task.clock)
 
     def wait(self) -> None:
-        self.wait_as("wait for its own communication lane")
+        self.wait_as(LANE)
         if self._error is not None:
             raise self._error

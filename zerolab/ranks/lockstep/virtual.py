@@ -24,23 +24,18 @@ from zerolab.errors import InputError
 from zerolab.flat.views import has_values
 from zerolab.ranks.child import run
 from zerolab.ranks.failure import Unreturned
-from zerolab.ranks.job import Job, Outcome
+from zerolab.ranks.job import Outcome
 from zerolab.ranks.lockstep.transport import LockstepTransport
-from zerolab.ranks.lockstep.world import Launch, Ran
+from zerolab.ranks.lockstep.world import Launch
 
 
 class VirtualLaunch(Launch):
     """The rank of a virtual world that is run: the first."""
 
-    def __init__(self, job: Job, function: bytes, prints: str) -> None:
-        super().__init__(job, function, prints, run=1)
-
-    def run(self) -> Ran:
-        with patch.object(torch.utils, "swap_tensors", set_data):
-            return super().run()
+    most = 1
 
     def live(self, rank: int) -> Outcome:
-        with QuietMode(allow_non_fake_inputs=True):
+        with patch.object(torch.utils, "swap_tensors", set_data), QuietMode(allow_non_fake_inputs=True):
             return run(self.job, VirtualTransport(self.world, rank), self.function)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import pickle
 import sys
 import threading
 import time
@@ -23,9 +24,9 @@ import torch
 from zerolab.errors import InputError, RankError
 from zerolab.ranks.child import run
 from zerolab.ranks.failure import RankFailure, failed, rank_failure
-from zerolab.ranks.job import Job, Outcome
+from zerolab.ranks.job import MAX_RANKS, Job, Outcome, Results
 from zerolab.ranks.lockstep.scheduler import Scheduler, Stopped, Task, where
-from zerolab.ranks.lockstep.transport import Event, LockstepTransport, LockstepWorld
+from zerolab.ranks.lockstep.transport import LockstepTransport, LockstepWorld
 from zerolab.ranks.printing import Printer
 from zerolab.ranks.seeds import RandomTurns
 
@@ -44,65 +45,55 @@ def spend(seconds: float) -> None:
         time.sleep(seconds)
 
 
-Ran = tuple[list[Outcome], list[str], float, list[Event]]
-"""Outcomes and printed texts by rank, virtual seconds, and events."""
-
-
 class Launch:
     """One launch of ranks that take turns: of all of a job's, or of the first so many (`virtual.py`)."""
 
-    def __init__(self, job: Job, function: bytes, prints: str, run: int | None = None) -> None:
-        run = run or job.ranks
+    most = MAX_RANKS
+
+    def __init__(self, job: Job, function: bytes) -> None:
         self.job = job
         self.function = function
-        self.outcomes: dict[int, Outcome] = {}
-        self.output = _RankOutput(run)
-        self.printer = Printer(prints, run, self.output.texts)
+        self.mains = [Task(rank, 0) for rank in range(min(job.ranks, self.most))]
+        self.results: dict[int, Any] = {}
+        self.output = _RankOutput(len(self.mains))
+        self.printer = Printer(job, self.output.texts)
         self.random = RandomTurns()
         self.world = LockstepWorld(self.random.switch, job.ranks, job.link)
-        self.mains = [Task(rank, 0) for rank in range(run)]
 
-    def run_alone(self) -> Ran:
+    def run(self) -> Results:
         """Run while no other one of its kind runs in this process. Raises a RankError."""
+        global _active
         if _active is not None and threading.current_thread() in {task.thread for task in _active.tasks}:
             raise InputError(
                 'a rank of a lockstep or virtual world cannot start another of the two; use world="processes" in one'
             )
-        with _one_world:
-            return self.run()
-
-    def run(self) -> Ran:
-        global _active
         stuck: list[int] = []
-        try:
-            with ExitStack() as stack:
-                # The caller's own are the same afterwards.
-                stack.callback(torch.set_num_threads, torch.get_num_threads())
-                stack.callback(self.random.switch, None)
-                stack.enter_context(patch.dict(os.environ, self.job.environment))
-                stack.enter_context(redirect_stdout(self.output))  # type: ignore[type-var]
-                _active = self.world
-                try:
-                    self._watch()
-                finally:
-                    stuck = self.world.stop()
-                    _active = None
-        finally:
-            printed = self.printer.finish()
-        if self.world.error is not None:
-            if stuck:
-                ranks = ", ".join(map(str, stuck))
-                self.world.error.add_note(f"rank {ranks} could not be stopped; its thread goes on")
-            self.world.error.printed = printed
-            raise self.world.error
-        outcomes = [self.outcomes[task.rank] for task in self.mains]
-        return outcomes, printed, max(task.clock for task in self.mains), self.world.events
+        with _one_world, self.printer.showing(), ExitStack() as stack:
+            # The caller's own are the same afterwards.
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            stack.callback(self.random.switch, None)
+            stack.enter_context(patch.dict(os.environ, self.job.environment))
+            stack.enter_context(redirect_stdout(self.output))  # type: ignore[type-var]
+            _active = self.world
+            try:
+                self._watch()
+            finally:
+                stuck = self.world.stop()
+                _active = None
+            if self.world.error is not None:
+                if stuck:
+                    ranks = ", ".join(map(str, stuck))
+                    self.world.error.add_note(f"rank {ranks} could not be stopped; its thread goes on")
+                raise self.world.error
+        seconds = max(task.clock for task in self.mains)
+        values = [pickle.loads(self.results[task.rank]) for task in self.mains]
+        return Results(self.job, values, self.printer.texts, self.world.events, seconds)
 
     def _watch(self) -> None:
         for task in self.mains:
             self.world.add(task, partial(self._begin, task))
         deadline = time.monotonic() + self.job.timeout
-        self.world.start()
+        self.world.hand_over()
         while not self.world.ended.wait(min(0.1, max(0.0, deadline - time.monotonic()))):
             if time.monotonic() >= deadline:
                 self.world.fail(self._overdue())
@@ -113,7 +104,7 @@ class Launch:
         # Hooks of a backward pass then run in this thread, which holds the baton.
         torch.autograd.set_multithreading_enabled(False)
         try:
-            self.outcomes[task.rank] = self.live(task.rank)
+            self.results[task.rank] = self.live(task.rank).result
         except Stopped:
             raise
         except BaseException as error:
