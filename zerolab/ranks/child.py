@@ -25,7 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from zerolab.collectives import Collectives, build
+from zerolab.collectives import build
 from zerolab.collectives.transport import Transport
 from zerolab.ranks import folders
 from zerolab.ranks.board import Board, BoardPen
@@ -75,15 +75,6 @@ def main(job: Job, rank: int, pipe: Connection) -> None:
     # gloo's group ends with the process: taking it apart first would take a quarter of a short launch.
 
 
-def make_comm(transport: Transport, job: Job) -> Collectives | Transport:
-    """What the rank function talks through."""
-    if job.collectives == "transport":
-        return transport
-    # In lockstep the transport itself keeps the link's virtual time.
-    link = job.link if isinstance(transport, ProcessTransport) else None
-    return build(transport, impl=job.collectives, link=link, trace=job.trace, check=job.check)
-
-
 def run(job: Job, transport: Transport, packed: bytes) -> Outcome:
     """Unpack the function and its arguments, call it, and pickle what it returns."""
     result, spans = call(job, transport, *loads(packed))
@@ -98,7 +89,11 @@ def run(job: Job, transport: Transport, packed: bytes) -> Outcome:
 
 def call(job: Job, transport: Transport, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What the function returns, and what was traced."""
-    comm = make_comm(transport, job)
+    comm: Any = transport
+    if job.collectives != "transport":
+        # In lockstep the transport itself keeps the link's virtual time.
+        link = job.link if isinstance(transport, ProcessTransport) else None
+        comm = build(transport, impl=job.collectives, link=link, trace=job.trace, check=job.check)
     result = function(comm, *args, **kwargs)
     comm.close()
     transport.check_result(result)

@@ -13,8 +13,6 @@ from zerolab.errors import DeadlockError, MismatchError, RankError
 from zerolab.ranks.job import LOST, RAISED, Outcome
 
 _KEPT = {"DeadlockError": DeadlockError, "MismatchError": MismatchError}
-_RAISED = re.compile(r"[\w.]*(Error|Exception)\b")
-"""How the last line of a traceback begins."""
 
 
 class RankTraceback(Exception):  # noqa: N818 (it is no error, it carries one's text)
@@ -66,12 +64,12 @@ def rank_failure(rank: int, outcome: Outcome) -> RankError:
         failure.__cause__ = RankTraceback(traceback)
         return failure
     if error.endswith(Unreturned.__name__):
-        return RankFailure(f"rank {rank} {message}", rank, error)
-    if error == "SystemExit":
+        message, traceback = f"rank {rank} {message}", ""
+    elif error == "SystemExit":
         message = f"rank {rank} called sys.exit({message}) before the others had finished; return instead"
-        return RankFailure(message, rank, error, traceback)
-    said = f": {message}" if message else ""
-    return RankFailure(f"rank {rank} raised {error}{said}", rank, error, traceback)
+    else:
+        message = f"rank {rank} raised {error}{f': {message}' if message else ''}"
+    return RankFailure(message, rank, error, traceback)
 
 
 def traceback_text(error: BaseException) -> str:
@@ -99,10 +97,9 @@ def died(rank: int, exit_code: int, stderr: str = "") -> RankFailure:
         hint = "; it may have run out of memory" if name == "SIGKILL" else ""
         return RankFailure(f"rank {rank} was killed by {name}{hint}", rank, name, stderr)
     last = stderr.rpartition("\n")[2]
-    why = f" ({last})" if _RAISED.match(last) else ""
-    return RankFailure(
+    why = f" ({last})" if re.match(r"[\w.]*(Error|Exception)\b", last) else ""
+    message = (
         f"rank {rank} ended with exit code {exit_code} before it returned{why}; look for os._exit in what it runs, or "
-        "for a limit on memory, open files or processes",
-        rank,
-        traceback=stderr,
+        "for a limit on memory, open files or processes"
     )
+    return RankFailure(message, rank, traceback=stderr)

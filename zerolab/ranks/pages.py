@@ -33,8 +33,7 @@ _MAY_MOVE, _FIXED, _KEEP_MAPPED = 1, 2, 4  # of linux/mman.h
 _READ_WRITE, _PRIVATE_FIXED = 1 | 2, 0x02 | 0x10 | 0x20
 _FAILED = ctypes.c_void_p(-1).value
 
-Piece = tuple[int, int]
-"""Whole pages that lie together: their address, and how many bytes they are."""
+Piece = tuple[int, int]  # whole pages that lie together: their address, and how many bytes they are
 
 
 class Pages:

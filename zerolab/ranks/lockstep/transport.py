@@ -54,10 +54,12 @@ class Awaited:
 
     def __init__(self, world: LockstepWorld) -> None:
         self.world = world
+        self.task = world.running()
+        self.start = self.task.clock
         self.end: float | None = None
         self._waiting: Task | None = None
 
-    def ended(self, at: float) -> None:
+    def finish(self, at: float) -> None:
         self.end = at
         if self._waiting is not None:
             self.world.wake(self._waiting)
@@ -79,21 +81,19 @@ class LockstepMessage(PendingMessage, Awaited):
         PendingMessage.__init__(self, transport, sends, tensor, peer, tag)
         Awaited.__init__(self, transport.world)
         self.transport, self.tensor = transport, tensor
-        self.task = self.world.running()
         self.call = str(self.task.calls[-1]) if self.task.calls else ""
-        self.start = self.task.clock
         self.world.post(self)
 
     def wait(self) -> None:
         self.transport.open.pop(self, None)
         self.wait_as(self.kind, self.peer, self.nbytes)
 
-    def passed(self, out: float, end: float) -> None:
+    def arrive(self, out: float, end: float) -> None:
         """It set out and arrived at these times."""
         kind = "send" if self.sends else "receive"
         about = {"peer": self.peer, "nbytes": self.nbytes, "tag": self.tag, "out": out}
         self.world.record(self.task, kind, self.start, end, self.call, **about)
-        self.ended(end)
+        self.finish(end)
 
 
 class LockstepWorld(Scheduler):
@@ -126,8 +126,8 @@ class LockstepWorld(Scheduler):
             as_bytes(receive.tensor).copy_(as_bytes(send.tensor))
         seconds = self.link.seconds(send.nbytes) if self.link and message.tag != INTS_TAG else 0.0
         out, end = self._wires.carry(src, dst, max(send.start, receive.start), seconds)
-        send.passed(out, end)
-        receive.passed(out, end)
+        send.arrive(out, end)
+        receive.arrive(out, end)
 
     def enter(self, rank: int, call: Call) -> None:
         """Compare a call with the other ranks' of the same group and number."""
@@ -220,21 +220,17 @@ class LaneRequest(Awaited):
 
     def __init__(self, world: LockstepWorld, call: Callable[[], Any]) -> None:
         super().__init__(world)
-        self._call: Callable[[], Any] | None = call
-        self._submitted = world.running().clock
+        self._call = [call]
         self._error: Exception | None = None
 
     def run(self, task: Task) -> None:
-        task.clock = max(task.clock, self._submitted)
-        # Once it has run, nobody who keeps this request keeps the call's tensors with it.
-        call, self._call = self._call, None
-        assert call is not None
+        task.clock = max(task.clock, self.start)
         try:
-            call()
+            # Once it has run, nobody who keeps this request keeps the call's tensors with it.
+            self._call.pop()()
         except Exception as error:
             self._error = error
-        del call
-        self.ended(task.clock)
+        self.finish(task.clock)
 
     def wait(self) -> None:
         self.wait_as(LANE)
