@@ -14,7 +14,7 @@ from collective_cases import WORLDS, every_world, run
 from zerolab.collectives import Collectives, Link, LocalCollectives, overlap_seconds, phase, wire_bytes
 from zerolab.collectives.call import Call, Group
 from zerolab.errors import DeadlockError, InputError, MismatchError, RankError
-from zerolab.ranks.board import GROUPS, Board, BoardPen, certain_failure
+from zerolab.ranks.board import GROUPS, Board, BoardPen, find_failure
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -286,10 +286,10 @@ def test_calls_of_one_number_are_compared_within_their_group_alone(board) -> Non
     pens[0].enter(call_in(one, 1, 8))
     pens[1].enter(call_in(None, 1, 9))
     pens[2].enter(call_in(two, 1, 10))
-    assert certain_failure(board.read_all(), board.read_all(), set()) is None
+    assert find_failure(board.read_all(), board.read_all(), set()) is None
     pens[1].leave()
     pens[1].enter(call_in(one, 1, 9))
-    found = certain_failure(board.read_all(), board.read_all(), set())
+    found = find_failure(board.read_all(), board.read_all(), set())
     assert isinstance(found, MismatchError)
     assert "rank 0 is in #1 all_reduce of 8 float32 in a (ranks 0, 1) while rank 1 is in #1" in str(found)
 
@@ -303,9 +303,9 @@ def test_a_returned_rank_is_missed_only_in_groups_whose_call_it_never_entered(bo
     gone.enter(call_in(group, 2, 8))
     gone.leave()
     # Rank 2 is in no group: that it is gone means nothing.
-    assert certain_failure(board.read_all(), board.read_all(), {1, 2}) is None
+    assert find_failure(board.read_all(), board.read_all(), {1, 2}) is None
     waiting.enter(call_in(group, 3, 8))
-    found = certain_failure(board.read_all(), board.read_all(), {1, 2})
+    found = find_failure(board.read_all(), board.read_all(), {1, 2})
     assert isinstance(found, DeadlockError) and "rank 1 has already returned" in str(found)
     crowd = [Group(str(at), (0, 1)) for at in range(GROUPS + 1)]
     for at, pen in enumerate((waiting, gone)):
@@ -314,7 +314,7 @@ def test_a_returned_rank_is_missed_only_in_groups_whose_call_it_never_entered(bo
             pen.leave()
     gone.enter(call_in(Group("late", (0, 1)), 1, 8))
     waiting.enter(call_in(Group("late", (0, 1)), 1, 8))
-    assert certain_failure(board.read_all(), board.read_all(), {1, 2}) is None
+    assert find_failure(board.read_all(), board.read_all(), {1, 2}) is None
 
 
 def test_a_group_of_many_ranks_is_named_by_its_first_and_its_last() -> None:

@@ -9,7 +9,7 @@ from zerolab.collectives import LocalCollectives, LocalTransport
 from zerolab.collectives.call import Call
 from zerolab.errors import DeadlockError, MismatchError, RankError
 from zerolab.gpu import door
-from zerolab.ranks.board import Board, BoardPen, Hangs, certain_failure, overdue
+from zerolab.ranks.board import Board, BoardPen, Hangs, find_failure, report_overdue
 from zerolab.ranks.process_transport import ProcessTransport
 
 RECEIVE = 2
@@ -52,8 +52,8 @@ def test_a_mismatch_needs_two_equal_readings(board):
     second.enter(Call("all_reduce", 9, "float32", 4, 1))
     earlier = board.read_all()
     first.wait(RECEIVE, 2, 4)
-    assert certain_failure(earlier, board.read_all(), set()) is None
-    found = certain_failure(board.read_all(), board.read_all(), set())
+    assert find_failure(earlier, board.read_all(), set()) is None
+    found = find_failure(board.read_all(), board.read_all(), set())
     assert isinstance(found, MismatchError)
     assert "rank 0 is in #1 all_reduce of 8 float32 while rank 1 is in #1 all_reduce of 9" in str(found)
 
@@ -62,7 +62,7 @@ def test_ranks_in_different_rounds_are_no_mismatch(board):
     first, second, _ = pens(board)
     first.enter(Call("all_reduce", 8, "float32", 4, 1))
     second.enter(Call("all_gather", 9, "float32", 4, 2))
-    assert certain_failure(board.read_all(), board.read_all(), set()) is None
+    assert find_failure(board.read_all(), board.read_all(), set()) is None
 
 
 def test_a_message_still_on_its_way_is_no_deadlock(board):
@@ -71,21 +71,21 @@ def test_a_message_still_on_its_way_is_no_deadlock(board):
     first.post("received", 1)
     first.wait(RECEIVE, 1, 4)
     second.post("sent", 0)
-    assert certain_failure(board.read_all(), board.read_all(), {1}) is None
+    assert find_failure(board.read_all(), board.read_all(), {1}) is None
     first.post("received", 1)
-    assert isinstance(certain_failure(board.read_all(), board.read_all(), {1}), DeadlockError)
+    assert isinstance(find_failure(board.read_all(), board.read_all(), {1}), DeadlockError)
 
 
 def test_an_overdue_report_tells_waiting_from_computing(board):
     pens(board)[0].wait(RECEIVE, 1, 4)
-    report = overdue(board.read_all(), {2}, {1: "computes in train, line 12"}, 3.0)
+    report = report_overdue(board.read_all(), {2}, {1: "computes in train, line 12"}, 3.0)
     assert str(report) == (
         "the ranks did not finish within 3 s: rank 0 waits to receive from rank 1 (4 bytes); "
         "rank 1 computes in train, line 12; rank 2 has returned"
     )
     assert type(report) is RankError
     pens(board)[1].wait(RECEIVE, 0, 4)
-    assert isinstance(overdue(board.read_all(), {2}, {}, 3.0), DeadlockError)
+    assert isinstance(report_overdue(board.read_all(), {2}, {}, 3.0), DeadlockError)
 
 
 def test_a_call_that_lasts_is_a_hang_and_messages_alike_one_after_the_other_are_none(board):
@@ -97,16 +97,16 @@ def test_a_call_that_lasts_is_a_hang_and_messages_alike_one_after_the_other_are_
         second.wait(0)
         second.wait(RECEIVE, 0, 4)
         first.wait(RECEIVE, 1, 4 * now)
-        assert not hangs.found(board.read_all(), now)
+        assert not hangs.find(board.read_all(), now)
         first.wait(0)
         first.leave()
         first.enter(Call("all_reduce", 8, "float32", 4, now + 2))
     second.wait(0)
-    assert [hangs.found(board.read_all(), now) for now in (20, 29, 30)] == [False, False, True]
+    assert [hangs.find(board.read_all(), now) for now in (20, 29, 30)] == [False, False, True]
     first.leave()
     second.wait(RECEIVE, 0, 4)
-    assert [hangs.found(board.read_all(), now) for now in (31, 40, 41)] == [False, False, True]
-    assert not Hangs(math.inf).found(board.read_all(), 1e9)
+    assert [hangs.find(board.read_all(), now) for now in (31, 40, 41)] == [False, False, True]
+    assert not Hangs(math.inf).find(board.read_all(), 1e9)
 
 
 @pytest.mark.parametrize("beside_others", [False, True], ids=["alone", "after a call under way"])

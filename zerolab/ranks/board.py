@@ -39,12 +39,12 @@ class Note(ctypes.Structure):
 
     def __str__(self) -> str:
         rank = f" rank {self.peer}" if self.peer >= 0 else ""
-        size = f" ({in_bytes(self.nbytes)})" if self.kind in (SEND, RECEIVE) else ""
+        size = f" ({format_bytes(self.nbytes)})" if self.kind in (SEND, RECEIVE) else ""
         wait = f"waits {WAITS[self.kind]}{rank}{size}" if self.kind else "is"
         return f"{wait} in {self.call.decode(errors='replace')}" if self.call else wait * bool(self.kind)
 
 
-def in_bytes(nbytes: int) -> str:
+def format_bytes(nbytes: int) -> str:
     return f"{nbytes} byte{'s' * (nbytes != 1)}"
 
 
@@ -76,7 +76,7 @@ class Record(ctypes.Structure):
 
 
 @cache
-def record(size: int) -> type[Record]:
+def make_record(size: int) -> type[Record]:
     """The record of one of `size` ranks."""
     peers, groups = _u8 * size, _u4 * 2 * GROUPS
     fields = (("changes", _u8), ("sent", peers), ("received", peers), ("groups", groups), ("slots", Note * SLOTS))
@@ -88,7 +88,7 @@ class Board:
 
     def __init__(self, size: int, path: Path | None = None) -> None:
         self.size = size
-        kind: Any = record(size) * size
+        kind: Any = make_record(size) * size
         if path is None:
             self.records = kind()
             return
@@ -161,12 +161,12 @@ class BoardPen:
 # What its parent concludes from it: that ranks can never finish, and why
 
 
-def certain_failure(earlier: Sequence[Record], now: Sequence[Record], finished: Collection[int]) -> RankError | None:
+def find_failure(earlier: Sequence[Record], now: Sequence[Record], finished: Collection[int]) -> RankError | None:
     """An error if ranks are stuck for good; None as long as that is not certain. `earlier` and `now` are two readings
     of the board, in the order of ranks: only what has not moved between them is trusted."""
     waiting = [rank for rank in range(len(now)) if rank not in finished]
     still = {rank: now[rank] for rank in waiting if bytes(earlier[rank]) == bytes(now[rank])}
-    if found := different_calls(still):
+    if found := find_mismatch(still):
         return found
     for rank, state in still.items():
         for note in state.notes:
@@ -179,7 +179,7 @@ def certain_failure(earlier: Sequence[Record], now: Sequence[Record], finished: 
     return None
 
 
-def different_calls(still: dict[int, Record]) -> MismatchError | None:
+def find_mismatch(still: dict[int, Record]) -> MismatchError | None:
     """Two ranks that sit in collectives of the same group and number, and of another name, size or dtype."""
     first: dict[tuple[int, int], tuple[int, str]] = {}
     for rank, state in still.items():
@@ -213,7 +213,7 @@ class Hangs:
         self.seconds = seconds
         self._since: dict[tuple[int, bytes, int], float] = {}
 
-    def found(self, states: Sequence[Record], now: float) -> bool:
+    def find(self, states: Sequence[Record], now: float) -> bool:
         """Whether there is such a thread. `states` is the board as read at time `now`, in seconds; each call goes on
         from the one before."""
         # A rank has each collective once; a message may be like the one before, and then the rank has noted more since.
@@ -226,7 +226,7 @@ class Hangs:
         return any(now - since >= self.seconds for since in self._since.values())
 
 
-def overdue(
+def report_overdue(
     states: Sequence[Record],
     finished: Collection[int],
     frames: dict[int, str],

@@ -29,7 +29,7 @@ from zerolab.collectives import build
 from zerolab.collectives.transport import Transport
 from zerolab.ranks import folders
 from zerolab.ranks.board import Board, BoardPen
-from zerolab.ranks.failure import Unreturned, failed
+from zerolab.ranks.failure import Unreturned, make_outcome
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.pages import begin_heap
 from zerolab.ranks.pickling import dumps, loads
@@ -64,7 +64,7 @@ def main(job: Job, rank: int, pipe: Connection) -> None:
         sys.stderr.flush()
     except BaseException as error:
         # SystemExit, too, is the end of this rank and not of the launch.
-        outcome = failed(error)
+        outcome = make_outcome(error)
     finished.set()
     pipe.send_bytes(pickle.dumps(outcome))
     watch.join()

@@ -43,7 +43,7 @@ class Unreturned(RankError):  # noqa: N818 (seen only by the parent)
     """A rank returned what cannot travel, or left messages behind; the message lacks only the rank's number."""
 
 
-def failed(error: BaseException) -> Outcome:
+def make_outcome(error: BaseException) -> Outcome:
     """The outcome of a rank that raised."""
     kind = type(error)
     name = kind.__name__ if kind.__module__ in ("builtins", "zerolab.errors") else f"{kind.__module__}.{kind.__name__}"
@@ -56,7 +56,7 @@ def failed(error: BaseException) -> Outcome:
     )
 
 
-def rank_failure(rank: int, outcome: Outcome) -> RankError:
+def make_failure(rank: int, outcome: Outcome) -> RankError:
     """The caller's error for an exception of rank `rank`. A deadlock or a mismatch that a rank named stays one."""
     error, message, traceback = outcome.error, outcome.message, outcome.traceback
     if kept := _KEPT.get(error):
@@ -89,7 +89,7 @@ def is_secondary(error: BaseException) -> bool:
     return lost or isinstance(error, PeerLost | dist.DistBackendError) or isinstance(error.__cause__, BrokenPipeError)
 
 
-def died(rank: int, exit_code: int, stderr: str = "") -> RankFailure:
+def describe_death(rank: int, exit_code: int, stderr: str = "") -> RankFailure:
     """The caller's error for a rank whose process ended without a word. A negative code is a signal's number."""
     if exit_code < 0:
         # Most of the real-time signals have no name.

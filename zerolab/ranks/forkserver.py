@@ -62,7 +62,7 @@ def start_server() -> None:
     """Start the server unless it runs, and do not wait for it, so that a first launch later finds its imports done."""
     # Python starts it below, and would let interrupts through again.
     resource_tracker.ensure_running()
-    with process_table, _outside(server_environment()):
+    with process_table, _outside(make_server_environment()):
         _server.set_forkserver_preload(PRELOAD)
         _server.ensure_running()
 
@@ -72,7 +72,7 @@ def end_server() -> None:
     _server._stop_unlocked()
 
 
-def server_environment() -> dict[str, str]:
+def make_server_environment() -> dict[str, str]:
     """What a server finds in its environment beside what is in ours."""
     config: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     if not os.path.isdir(config.get("tempdir") or ""):
@@ -81,10 +81,10 @@ def server_environment() -> dict[str, str]:
         long = len(folders.place()) > LONGEST and os.path.isdir("/tmp")
         config["tempdir"] = str(folders.make_folder("", "/tmp" if long else ""))
     places = {tempfile.gettempdir(), os.path.dirname(config["tempdir"])}
-    return {LEFTOVERS: os.pathsep.join(f"{place}/{folders.prefix}*" for place in places), **malloc_settings()}
+    return {LEFTOVERS: os.pathsep.join(f"{place}/{folders.prefix}*" for place in places), **make_malloc_settings()}
 
 
-def malloc_settings() -> dict[str, str]:
+def make_malloc_settings() -> dict[str, str]:
     """The variable of the environment that has a new process keep what it frees, if its C library is glibc.
     ZEROLAB_KEEP_FREED_MEMORY=0 leaves glibc as it is."""
     if os.environ.get("ZEROLAB_KEEP_FREED_MEMORY") == "0":

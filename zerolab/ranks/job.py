@@ -41,7 +41,7 @@ class Job:
     prints: str = "quiet"
     directory: Path = Path()  # the launch's own, private and temporary
     working_directory: str = field(default_factory=os.getcwd)
-    sources: dict[str, Any] = field(default_factory=lambda: cell_sources())
+    sources: dict[str, Any] = field(default_factory=lambda: find_cell_sources())
     start: float = field(default_factory=time.perf_counter)
 
     @property
@@ -75,7 +75,7 @@ class Outcome:
     events: Any = None
 
 
-def cell_sources() -> dict[str, Any]:
+def find_cell_sources() -> dict[str, Any]:
     """Code that lives in no file, such as a notebook's cells, so that ranks' tracebacks can quote it."""
     return {name: entry for name, entry in list(linecache.cache.items()) if len(entry) == 4 and entry[1] is None}
 
@@ -111,7 +111,7 @@ def choose_devices(device: str, ranks: int, world: str = "processes") -> tuple[t
                 'rank\'s turn; use device="cpu", or world="processes"'
             )
         device = "cpu"
-    device = named("ZEROLAB_DEVICE", DEVICES) if device == "auto" else device
+    device = read_word("ZEROLAB_DEVICE", DEVICES) if device == "auto" else device
     gpus = torch.cuda.device_count() if device != "cpu" else 0
     if device == "cuda" and gpus == 0:
         raise InputError('device="cuda": torch sees no GPU here; use device="cpu" or "auto"')
@@ -148,12 +148,12 @@ def choose_collectives(asked: str, devices: Sequence[str], one_machine: bool, li
     return "shared" if one_machine and {*devices} == {"cpu"} and is_possible() else "ring"
 
 
-def wanted(asked: str, linked: bool) -> str:
+def read_collectives(asked: str, linked: bool) -> str:
     """The same word, or in place of "auto" what `zerolab launch --collectives` asks of the ranks that it starts."""
-    return named("ZEROLAB_COLLECTIVES", COLLECTIVES) if asked == "auto" and not linked else asked
+    return read_word("ZEROLAB_COLLECTIVES", COLLECTIVES) if asked == "auto" and not linked else asked
 
 
-def named(variable: str, words: Sequence[str]) -> str:
+def read_word(variable: str, words: Sequence[str]) -> str:
     """The word that a variable of the environment says."""
     name = os.environ.get(variable, "auto")
     if name not in words:

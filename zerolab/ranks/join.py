@@ -31,9 +31,9 @@ from zerolab.collectives.torch_ import backends_of, carriers, connect
 from zerolab.errors import InputError
 from zerolab.ranks.board import BoardPen, Hangs
 from zerolab.ranks.child import SPARE_SECONDS, call
-from zerolab.ranks.failure import failed, is_secondary, rank_failure
+from zerolab.ranks.failure import is_secondary, make_failure, make_outcome
 from zerolab.ranks.folders import leave, remove_all
-from zerolab.ranks.job import Job, Results, check_timed, choose_collectives, wanted
+from zerolab.ranks.job import Job, Results, check_timed, choose_collectives, read_collectives
 from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.seeds import seed_all
 
@@ -55,7 +55,7 @@ def made_world() -> bool:
     return _made_world and dist.is_initialized()
 
 
-def world_size(ranks: int | None) -> int:
+def check_world_size(ranks: int | None) -> int:
     """The size of that world, or an InputError if the caller asks for another."""
     size = int(os.environ["WORLD_SIZE"])
     if ranks is not None and ranks != size:
@@ -82,7 +82,7 @@ def run_torchrun(job: Job, fn: Callable[..., Any], args: tuple[Any, ...], kwargs
                 # Nobody leaves, and closes its connections, while another rank still has messages to finish.
                 dist.all_reduce(torch.zeros(1, device="cpu"), group=transport.host)
             except Exception as error:
-                raise rank_failure(transport.rank, failed(error)) from error
+                raise make_failure(transport.rank, make_outcome(error)) from error
         _failed = False
     finally:
         _running.release()
@@ -136,7 +136,7 @@ def _reported_when_overdue(job: Job, rank: int, pen: BoardPen) -> Iterator[None]
         while not over.wait(min(POLL_SECONDS, max(0.0, deadline - time.monotonic()))):
             now, state = time.monotonic(), pen.record.copy()
             what = f"did not finish within {job.timeout:g} s" if now >= deadline else ""
-            if hangs.found([state], now):
+            if hangs.find([state], now):
                 what = f"hangs: a collective or a message did not end within {hangs.seconds:g} s"
             if what:
                 print(f"zerolab: rank {rank} {what}: it {state.describe() or 'computes'}", file=sys.stderr, flush=True)
@@ -231,7 +231,7 @@ def enter_group(
     one_machine = hold_alike(transport)
     if nccl:
         connect(carrier, device)
-    asked = wanted(asked, linked)
+    asked = read_collectives(asked, linked)
     return transport, choose_collectives(asked, [device.type] * transport.size, one_machine, linked, nccl)
 
 

@@ -28,7 +28,7 @@ from zerolab.ranks.job import (
     choose_devices,
     threads_per_rank,
 )
-from zerolab.ranks.join import is_torchrun, run_torchrun, world_size
+from zerolab.ranks.join import check_world_size, is_torchrun, run_torchrun
 from zerolab.ranks.lockstep.virtual import VirtualLaunch
 from zerolab.ranks.lockstep.world import Launch
 from zerolab.ranks.pickling import pack_function
@@ -90,7 +90,7 @@ def launch(
     """
     given = locals()
     joins = world == "processes" and is_torchrun()
-    count = world_size(ranks) if joins else 4 if ranks is None else ranks
+    count = check_world_size(ranks) if joins else 4 if ranks is None else ranks
     check_arguments(count, count if joins else MAX_VIRTUAL_RANKS if world == "virtual" else MAX_RANKS, given)
     devices, backend = choose_devices(device, count, world)
     check_timed(devices[0], link, trace)

@@ -8,7 +8,7 @@ import torch
 
 from zerolab.collectives.transport import Request, Transport
 from zerolab.errors import InputError
-from zerolab.ranks.board import RECEIVE, SEND, in_bytes
+from zerolab.ranks.board import RECEIVE, SEND, format_bytes
 from zerolab.ranks.failure import Unreturned
 
 
@@ -34,7 +34,9 @@ class MessageTransport(Transport):
     def check_waited(self) -> None:
         if self.open:
             first, *more = self.open
-            what = f"{'sending to' if first.sends else 'receiving from'} rank {first.peer} ({in_bytes(first.nbytes)})"
+            what = (
+                f"{'sending to' if first.sends else 'receiving from'} rank {first.peer} ({format_bytes(first.nbytes)})"
+            )
             others = f", and for {len(more)} more" if more else ""
             raise Unreturned(
                 f"returned before it had waited for what it is {what}{others}; keep the request that "

@@ -58,7 +58,7 @@ class Pages:
             return
         self._largest = max(self._largest, nbytes)
         pieces = self._inside[storage.data_ptr()] = []
-        start, stop = whole_pages(storage)
+        start, stop = find_whole_pages(storage)
         while stop - start >= SCRAP and self._aside:
             wanted = stop - start
             at, length = min(self._aside, key=lambda piece: abs(piece[1] - wanted))
@@ -75,7 +75,7 @@ class Pages:
     def empty(self, storage: torch.UntypedStorage) -> None:
         """Leave a storage without bytes."""
         for at, length in self._inside.pop(storage.data_ptr(), []) if self._inside else []:
-            start, stop = whole_pages(storage)
+            start, stop = find_whole_pages(storage)
             if at < start or at + length > stop:
                 # The piece of a storage that was freed without `empty`; another lies at its address now.
                 continue
@@ -85,13 +85,13 @@ class Pages:
                 if to is not None:
                     self._keep((to, length))
             # What malloc gets back is as it was, of one mapping with what lies beside it, and without pages.
-            libc().mmap(at, length, _READ_WRITE, _PRIVATE_FIXED, -1, 0)
+            load_libc().mmap(at, length, _READ_WRITE, _PRIVATE_FIXED, -1, 0)
         storage.resize_(0)
 
     def _remap(self, at: int, nbytes: int, to: int | None = None) -> int | None:
         """Move the pages of a range to address `to`; without one, to any that is free, and the old range stays mapped,
         without pages. Returns where they are now, None if they could not be moved: then new pages do as well."""
-        found = libc().mremap(at, nbytes, nbytes, _MAY_MOVE | (_KEEP_MAPPED if to is None else _FIXED), to)
+        found = load_libc().mremap(at, nbytes, nbytes, _MAY_MOVE | (_KEEP_MAPPED if to is None else _FIXED), to)
         self.move = found != _FAILED
         return int(found) if self.move else None
 
@@ -130,17 +130,17 @@ def give_back(aside: list[Piece]) -> None:
     while aside:
         at, length = aside.pop()
         if length:
-            libc().munmap(at, length)
+            load_libc().munmap(at, length)
 
 
-def whole_pages(storage: torch.UntypedStorage) -> tuple[int, int]:
+def find_whole_pages(storage: torch.UntypedStorage) -> tuple[int, int]:
     """The addresses at which the whole pages of a storage begin and end."""
     start = storage.data_ptr()
     return -(-start // PAGE) * PAGE, (start + storage.nbytes()) // PAGE * PAGE
 
 
 @cache
-def libc() -> Any:
+def load_libc() -> Any:
     """The C library, told what the functions take that move pages (Linux)."""
     found, address, size, number = ctypes.CDLL(None), ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     found.mremap.restype, found.mremap.argtypes = address, (address, size, size, number, address)

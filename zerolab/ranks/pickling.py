@@ -52,14 +52,14 @@ def pack_function(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
             cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
             used = {name: fn.__globals__[name] for name in fn.__code__.co_names if name in fn.__globals__}
             held |= {f"{name!r}, which the rank function uses,": value for name, value in (cells | used).items()}
-        found = next((name for name, value in held.items() if not travels(value)), "the rank function")
+        found = next((name for name, value in held.items() if not can_travel(value)), "the rank function")
         raise InputError(
             f"{found} cannot travel to the ranks ({' '.join(str(error).split())}); make it inside the rank function "
             "instead"
         ) from error
 
 
-def travels(value: Any) -> bool:
+def can_travel(value: Any) -> bool:
     try:
         dumps(value)
     except Exception:
@@ -74,7 +74,7 @@ class Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if new := MADE_ANEW.get(type(obj)):
             return new, ()
-        if type(obj) is functools._lru_cache_wrapper and not is_importable(obj):
+        if type(obj) is functools._lru_cache_wrapper and not cloudpickle.cloudpickle._lookup_module_and_qualname(obj):
             sizes = obj.cache_parameters()
             # It may call itself by its name, so it is made first, and told what it caches afterwards.
             return new_cached, (sizes["maxsize"], sizes["typed"]), (obj.__wrapped__, vars(obj)), None, None, fill_cached
@@ -87,7 +87,7 @@ class Pickler(cloudpickle.Pickler):
             place = obj.dtype, obj.storage_offset(), obj.size(), obj.stride(), obj.requires_grad
             return new_tensor, (obj.untyped_storage(), *place)
         if type(obj) is torch.UntypedStorage and obj.device.type == "cpu":
-            return new_storage, (bytes(memory_of(obj)),)
+            return new_storage, (bytes(view_memory(obj)),)
         return super().reducer_override(obj)
 
 
@@ -116,21 +116,13 @@ def fill_cached(cached: Any, state: tuple[Callable[..., Any], dict[str, Any]]) -
     vars(cached).update(attributes)
 
 
-def is_importable(thing: Any) -> bool:
-    """Whether a rank finds the same thing under its name. (A rank's `__main__` is another one.)"""
-    found: Any = sys.modules.get(thing.__module__ or "")
-    for name in thing.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is thing and thing.__module__ != "__main__"
-
-
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a part of the CPU's memory and nothing more."""
     dense = tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_quantized
     return dense and not (vars(tensor) or tensor.is_conj() or tensor.is_neg())
 
 
-def memory_of(untyped: torch.UntypedStorage) -> memoryview:
+def view_memory(untyped: torch.UntypedStorage) -> memoryview:
     """A storage's bytes where they lie. (`ctypes.string_at` takes its size as 32 bits.)"""
     nbytes = untyped.nbytes()
     return memoryview((ctypes.c_char * nbytes).from_address(untyped.data_ptr()) if nbytes else b"")

@@ -12,17 +12,17 @@ from zerolab.ranks.job import Job
 MODES = ("ranked", "live", "quiet")
 
 
-def ranked(texts: Sequence[str], several: bool | None = None) -> str:
+def format_ranked(texts: Sequence[str], several: bool | None = None) -> str:
     """All lines of rank 0, then of rank 1, and so on; with the rank before each line if `several` ranks print. Whether
     they do is seen by the texts, if it is not said."""
     if several is None:
         several = sum(map(bool, texts)) > 1
     return "\n".join(
-        f"rank {rank} | {line}" if several else line for rank, text in enumerate(texts) for line in lines(text)
+        f"rank {rank} | {line}" if several else line for rank, text in enumerate(texts) for line in split_lines(text)
     )
 
 
-def lines(text: str) -> list[str]:
+def split_lines(text: str) -> list[str]:
     """The lines of a text as a terminal has them. (`splitlines` also parts at form feeds and the like.)"""
     parts = re.split(r"\r\n|\n|\r", text)
     return parts if parts[-1] else parts[:-1]
@@ -63,5 +63,5 @@ class Printer:
         new = [text[shown:] for text, shown in zip(texts, self._shown, strict=True)]
         self._shown = [max(shown, len(text)) for text, shown in zip(texts, self._shown, strict=True)]
         # Live, each line has its rank, also one that its rank has not ended.
-        if left := ranked(new, len(texts) > 1 if self._mode == "live" else None):
+        if left := format_ranked(new, len(texts) > 1 if self._mode == "live" else None):
             print(left, flush=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import zlib
 from collections import Counter
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -35,10 +36,8 @@ class ProcessMessage(PendingMessage):
 
     def __init__(self, transport: ProcessTransport, sends: bool, tensor: torch.Tensor, peer: int, tag: int) -> None:
         super().__init__(transport, sends, tensor, peer, tag)
-        self.transport = transport
-        self._buffer = tensor
+        self.transport, self._tensor, self._buffer = transport, tensor, tensor
         self._size: torch.Tensor | None = None
-        self._target: torch.Tensor | None = None
         if tensor.is_cuda and transport.nccl:
             # NCCL does not know every dtype, and a message needs none.
             self._buffer = as_bytes(tensor)
@@ -46,27 +45,25 @@ class ProcessMessage(PendingMessage):
             self._buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
             if sends:
                 self._buffer.copy_(tensor)
-            else:
-                self._target = tensor
         try:
             if not transport.nccl and current_call.get() is None:
                 with _disable_current_modes():
                     self._size = torch.tensor([self.nbytes], device="cpu")
-                    self._sized = self._post(self._size, hashed(f"the size of {tag}"))
-                tag = hashed(f"{tag} of {self.nbytes} bytes")
+                    self._sized = self._post(self._size, hash_tag(f"the size of {tag}"))
+                tag = hash_tag(f"{tag} of {self.nbytes} bytes")
             self._work = self._post(self._buffer, tag)
         except RuntimeError as error:
             raise self._lost() from error
         transport.pen.post("sent" if sends else "received", peer)
 
     def wait(self) -> None:
-        self.transport.open.pop(self, None)
-        if self._work is None:
+        if self not in self.transport.open:
             return
+        del self.transport.open[self]
         self.transport.pen.wait(self.kind, self.peer, self.nbytes)
         sent = self.nbytes
         try:
-            if self._size is not None and self._sized is not None:
+            if self._size is not None:
                 self._sized.wait()
                 with _disable_current_modes():
                     sent = int(self._size)
@@ -77,12 +74,11 @@ class ProcessMessage(PendingMessage):
         if sent != self.nbytes:
             raise MismatchError(self.sizes_differ(sent))
         self.transport.pen.wait(0)
-        if self._target is not None:
-            self._target.copy_(self._buffer)
-        self._work = self._target = None
-        del self._buffer
+        if not self.sends and self._buffer.device != self._tensor.device:
+            self._tensor.copy_(self._buffer)
+        del self._tensor, self._buffer, self._work
 
-    def _post(self, buffer: torch.Tensor, tag: int) -> dist.Work | None:
+    def _post(self, buffer: torch.Tensor, tag: int) -> Any:
         transport = self.transport
         if transport.nccl and buffer.is_cuda:
             # Torch gives NCCL's single messages other connections than batches, and where one rank's neighbour posts
@@ -123,7 +119,7 @@ class ProcessTransport(MessageTransport):
         self.posts_ahead = not nccl
         self.pen = pen or BoardPen(Board(self.size), self.rank)
         # Calls of two comms of one group have the same numbers, and must not take each other's messages.
-        self.salt = hashed(f"comm {made[group.group_name]}")
+        self.salt = hash_tag(f"comm {made[group.group_name]}")
         made[group.group_name] += 1
 
     def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
@@ -156,6 +152,5 @@ class ProcessTransport(MessageTransport):
             door.drain(self.device)
 
 
-def hashed(words: str) -> int:
-    """A tag."""
+def hash_tag(words: str) -> int:
     return zlib.crc32(words.encode()) & 0x3FFFFFFF

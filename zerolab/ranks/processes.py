@@ -19,7 +19,7 @@ from typing import Any
 from zerolab.errors import RankError
 from zerolab.ranks import board, child
 from zerolab.ranks.board import Record
-from zerolab.ranks.failure import RankFailure, died, rank_failure
+from zerolab.ranks.failure import RankFailure, describe_death, make_failure
 from zerolab.ranks.folders import farewells, temporary_folder
 from zerolab.ranks.forkserver import process_table, start_process
 from zerolab.ranks.job import DIED, Job, Outcome, Results
@@ -91,16 +91,16 @@ class ProcessGroupRunner:
                 self._settle()
                 raise self._failure()
             if time.monotonic() >= deadline:
-                raise board.overdue(self._board.read_all(), set(self.outcomes), self._frames(), self.job.timeout)
+                raise board.report_overdue(self._board.read_all(), set(self.outcomes), self._frames(), self.job.timeout)
             if quiet:
                 # Nothing came for a whole poll: see whether anything still can.
                 now = self._board.read_all()
-                stuck = board.certain_failure(earlier, now, set(self.outcomes)) if earlier else None
+                stuck = board.find_failure(earlier, now, set(self.outcomes)) if earlier else None
                 if stuck is not None and not self._listen(0.0):
                     raise stuck
-                if hangs.found(now, time.monotonic()):
+                if hangs.find(now, time.monotonic()):
                     what = "a collective or a message did not end"
-                    raise board.overdue(now, set(self.outcomes), self._frames(), hangs.seconds, what)
+                    raise board.report_overdue(now, set(self.outcomes), self._frames(), hangs.seconds, what)
                 earlier = now
 
     def end(self) -> None:
@@ -164,9 +164,9 @@ class ProcessGroupRunner:
         first = min(blamed.values(), key=lambda outcome: outcome.when)
         alike = [rank for rank, it in blamed.items() if (it.error, it.message) == (first.error, first.message)]
         if blame == DIED:
-            mismatch = board.different_calls(dict(enumerate(self._board.read_all())))
-            return mismatch or died(min(blamed), int(blamed[min(blamed)].message), self._stderr(min(blamed)))
-        failure = rank_failure(min(alike), blamed[min(alike)])
+            mismatch = board.find_mismatch(dict(enumerate(self._board.read_all())))
+            return mismatch or describe_death(min(blamed), int(blamed[min(blamed)].message), self._stderr(min(blamed)))
+        failure = make_failure(min(alike), blamed[min(alike)])
         if isinstance(failure, RankFailure) and (stderr := self._stderr(failure.rank)):
             failure.add_note(f"standard error of rank {failure.rank}:\n{stderr}")
         return failure

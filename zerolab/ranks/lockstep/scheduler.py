@@ -159,7 +159,7 @@ class Scheduler:
         task.give()
 
 
-def where(task: Task) -> str:
+def locate(task: Task) -> str:
     """Where the thread of a task is, as "computes in train, line 12"."""
     frame = sys._current_frames().get(task.thread.ident or 0)
     if frame is None or frame.f_globals.get("__name__", "").startswith("zerolab.ranks."):

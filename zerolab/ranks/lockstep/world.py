@@ -23,9 +23,9 @@ import torch
 
 from zerolab.errors import InputError, RankError
 from zerolab.ranks.child import run
-from zerolab.ranks.failure import RankFailure, failed, rank_failure
+from zerolab.ranks.failure import RankFailure, make_failure, make_outcome
 from zerolab.ranks.job import MAX_RANKS, Job, Outcome, Results
-from zerolab.ranks.lockstep.scheduler import Scheduler, Stopped, Task, where
+from zerolab.ranks.lockstep.scheduler import Scheduler, Stopped, Task, locate
 from zerolab.ranks.lockstep.transport import LockstepTransport, LockstepWorld
 from zerolab.ranks.printing import Printer
 from zerolab.ranks.seeds import RandomTurns
@@ -111,7 +111,7 @@ class Launch:
             # Also if no more can be said of it: a launch that is not told would take its end for a good one.
             failure: RankError = RankFailure(f"rank {task.rank} raised {type(error).__name__}", task.rank)
             try:
-                failure = rank_failure(task.rank, failed(error))
+                failure = make_failure(task.rank, make_outcome(error))
             finally:
                 self.world.fail(failure)
 
@@ -121,7 +121,7 @@ class Launch:
 
     def _overdue(self) -> RankError:
         busy = self.world.current
-        lines = [f"rank {it.rank} {where(it)}" if it is busy and not it.done else str(it) for it in self.mains]
+        lines = [f"rank {it.rank} {locate(it)}" if it is busy and not it.done else str(it) for it in self.mains]
         return RankError(f"the ranks did not finish within {self.job.timeout:g} s: {'; '.join(lines)}")
 
 
