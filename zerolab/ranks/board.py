@@ -1,7 +1,7 @@
 """A small shared file on which every rank notes what it is doing, so that the parent can say why a launch hangs.
 
-A rank writes its own record and nobody else's; the parent only reads. A note takes about a microsecond, so ranks can
-afford it at every blocking wait. A reader may catch a note half written, so it trusts only what it has read twice.
+A note takes about a microsecond, so ranks can afford it at every blocking wait. A reader may catch it half written, so
+it trusts only what it has read twice.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ _u4, _i4, _u8, _text = ctypes.c_uint32, ctypes.c_int32, ctypes.c_uint64, ctypes.
 
 
 class Note(ctypes.Structure):
-    """What one thread of a rank is doing (its main line, a communication lane): the collective that it is in, of the
-    world (group 0) or of a group, and what it waits for."""
+    """What a thread of a rank is in and waits for; group 0 is the world."""
 
     _fields_ = (("number", _u4), ("group", _u4), ("kind", _u4), ("peer", _i4), ("nbytes", _u8), ("call", _text))
 
@@ -49,8 +48,8 @@ def format_bytes(nbytes: int) -> str:
 
 
 class Record(ctypes.Structure):
-    """All that a rank has noted: how often it wrote; messages posted to and from each peer; of the world and of each
-    group, in the order in which it first entered one, the last collective that it entered; its threads."""
+    """All that a rank has noted: how often it wrote; messages posted to and from each peer; the last collective that it
+    entered, by group; its threads."""
 
     changes: int
     sent: Sequence[int]
@@ -67,7 +66,7 @@ class Record(ctypes.Structure):
         return [note for note in self.slots if note.call or note.kind]
 
     def describe(self) -> str:
-        """All that the rank's threads are doing, "" if that is nothing to say."""
+        """What the rank's threads are doing, "" if that is only to compute."""
         return " and ".join(map(str, self.notes))
 
     def entered(self) -> dict[int, int]:
@@ -162,8 +161,7 @@ class BoardPen:
 
 
 def find_failure(earlier: Sequence[Record], now: Sequence[Record], finished: Collection[int]) -> RankError | None:
-    """An error if ranks are stuck for good; None as long as that is not certain. `earlier` and `now` are two readings
-    of the board, in the order of ranks: only what has not moved between them is trusted."""
+    """An error if ranks are stuck for good, by two readings of the board: only what has not moved is trusted."""
     waiting = [rank for rank in range(len(now)) if rank not in finished]
     still = {rank: now[rank] for rank in waiting if bytes(earlier[rank]) == bytes(now[rank])}
     if found := find_mismatch(still):
@@ -193,8 +191,7 @@ def find_mismatch(still: dict[int, Record]) -> MismatchError | None:
 
 def _never_comes(rank: int, state: Record, note: Note, gone: int, gone_state: Record) -> bool:
     """Whether a rank waits for one that has returned: in a call that this one never entered, or for more messages than
-    it ever posted. The board does not say who is in a group; but a rank that another waits for in a group's call
-    belongs to it, and so does one that has entered an earlier call of it."""
+    it ever posted. Who is waited for in a group's call, or has entered an earlier one, belongs to the group."""
     waited_for = note.peer == gone
     entered = gone_state.entered()
     known = len(entered) < GROUPS or note.group in entered
@@ -214,8 +211,7 @@ class Hangs:
         self._since: dict[tuple[int, bytes, int], float] = {}
 
     def find(self, states: Sequence[Record], now: float) -> bool:
-        """Whether there is such a thread. `states` is the board as read at time `now`, in seconds; each call goes on
-        from the one before."""
+        """Whether there is such a thread. `states` is the board as read at time `now`, in seconds."""
         # A rank has each collective once; a message may be like the one before, and then the rank has noted more since.
         keys = [
             (rank, bytes(note), 0 if note.call else state.changes)
@@ -233,8 +229,7 @@ def report_overdue(
     seconds: float,
     what: str = "the ranks did not finish",
 ) -> RankError:
-    """The report of a launch that did not end in time, or of `what` did not. `frames` says where ranks that wait for
-    nobody compute."""
+    """The report of a launch that did not end in time; `frames` says where ranks that wait for nobody compute."""
     does = {rank: state.describe() for rank, state in enumerate(states)} | dict.fromkeys(finished, "has returned")
     lines = [f"rank {rank} {does[rank] or frames.get(rank, 'computes')}" for rank in does]
     return (DeadlockError if all(does.values()) else RankError)(f"{what} within {seconds:g} s: {'; '.join(lines)}")

@@ -1,8 +1,7 @@
 """The life of a rank process: set up, join the others, run the function, report, wait for the end.
 
-A pipe ties it to its parent. The rank sends its outcome; nobody ever sends it anything: the pipe ends when the parent
-closes it, or dies. A rank that has reported stays until then, so that its last messages arrive and its peers do not
-mistake its end for a failure.
+A pipe ties it to its parent. The rank sends its outcome, and nobody sends it anything: the pipe ends when the parent
+closes it, or dies. A rank stays until then, so that its last messages arrive and its peers see no failure.
 """
 
 from __future__ import annotations

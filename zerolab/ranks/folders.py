@@ -1,8 +1,5 @@
 """What does not outlive this process: its temporary folders, removed when it ends (if it is killed, by its fork
-server), and what it takes away even where it ends at once.
-
-A rank that failed, or whose peers did, does not take its interpreter apart: threads may wait for messages that nobody
-sends. `os._exit` skips all clean-up, so what would stay in the world outside (a file, ranks of its own) is named here.
+server), and what it takes away even where it ends at once, as a rank that failed does: `os._exit` skips all clean-up.
 """
 
 from __future__ import annotations
@@ -27,8 +24,8 @@ _launch = ""
 """In a rank, its launch's folder."""
 
 farewells: WeakSet[Callable[[], object]] = WeakSet()
-"""Called before a process ends at once. They take no time, wait for nobody, and leave memory and descriptors that other
-threads may be using as they are. Whoever adds one holds it for as long as it is needed."""
+"""Called before a process ends at once. They wait for nobody, and leave what other threads may be using as it is.
+Whoever adds one holds it for as long as it is needed."""
 
 
 def leave(code: int) -> NoReturn:

@@ -1,10 +1,8 @@
 """How a rank process starts: forked, in milliseconds, by Python's own fork server, which has imported torch once.
 
 The parent may be a notebook kernel with threads and a live CUDA context, so it must not fork itself; a server that does
-nothing but import and fork may. Functions travel by value, so scripts need no `if __name__ == "__main__"` guard.
-
-The server ends when its client does, and its ranks before it: they do not hold the pipe by which it sees that end, and
-Linux kills them should the server be killed; elsewhere a thread of theirs sees that the parent is gone (`child.py`).
+nothing but import and fork may. It ends when its client does, and its ranks before it: they do not hold the pipe by
+which it sees that end. Linux kills them should the server be killed; elsewhere a thread of theirs sees it (`child.py`).
 """
 
 from __future__ import annotations
@@ -32,9 +30,8 @@ _server: Any = forkserver._forkserver
 # Named, not imported: it holds the rooms above this one, which no rank needs to start but most rank functions use.
 PRELOAD = ["zerolab.preload"]
 TUNABLES = {"tcache_count": 0, "mmap_max": 0, "trim_threshold": 1 << 40}
-"""Settings of glibc's malloc in ranks, which keep what they free: a training step takes the same memory again and
-again, and the system would fill it with zeros each time. Torch asks for blocks aligned at 64 bytes, glibc cuts their
-ends off, and its cache of small blocks (tcache) hands those out, so that a freed block is too short for its tensor."""
+"""Settings of glibc's malloc in ranks, which keep what they free: the system would fill it with zeros in each step. Of
+blocks that torch wants aligned glibc cuts the ends off, which its tcache hands out: a freed block is then too short."""
 LEFTOVERS = "ZEROLAB_LEFTOVERS"
 """The variable by which a server knows what to remove if its client was killed: a pattern of paths."""
 LONGEST = 64
@@ -85,8 +82,7 @@ def make_server_environment() -> dict[str, str]:
 
 
 def make_malloc_settings() -> dict[str, str]:
-    """The variable of the environment that has a new process keep what it frees, if its C library is glibc.
-    ZEROLAB_KEEP_FREED_MEMORY=0 leaves glibc as it is."""
+    """The variable that has a new process keep what it frees, unless ZEROLAB_KEEP_FREED_MEMORY=0."""
     if os.environ.get("ZEROLAB_KEEP_FREED_MEMORY") == "0":
         return {}
     given = os.environ.get("GLIBC_TUNABLES")
@@ -104,8 +100,7 @@ def _begin(target: Any, *args: Any) -> None:
 
 
 def _forget_server() -> None:
-    """In a fork of this process: the server is the parent's, which alone can wait for it, and whose end it is to see;
-    whoever launches ranks here gets one of its own."""
+    """In a fork of this process: the server is the parent's, whose end it is to see; a launch here gets its own."""
     if _server._forkserver_alive_fd is not None:
         os.close(_server._forkserver_alive_fd)
     _server.__init__()
@@ -115,8 +110,7 @@ os.register_at_fork(after_in_child=_forget_server)
 
 
 def die_with_parent() -> None:
-    """From now on this process is killed when the thread that forked it ends (Linux). A server has one thread, so that
-    is when the server ends."""
+    """From now on this process is killed when the thread that forked it ends (Linux): a server has one."""
     parent = os.getppid()
     _prctl(_KILLED_WITH_PARENT, signal.SIGKILL)
     if os.getppid() != parent:
@@ -135,8 +129,8 @@ def _prctl(option: int, value: int) -> None:
 
 
 def end_children(server: int, remove: Callable[[], None]) -> None:
-    """End the server `server`, whose client has ended: all that it forked, what these have started, and then itself.
-    Removes what the client may have left. In a fork of the server it does nothing."""
+    """End the server `server`, whose client has ended, and all that it forked and these have started; `remove` what the
+    client may have left. In a fork of the server it does nothing."""
     if os.getpid() != server:
         return
     gather_descendants()
@@ -152,8 +146,7 @@ def end_children(server: int, remove: Callable[[], None]) -> None:
 
 @contextmanager
 def _outside(environment: dict[str, str]) -> Iterator[None]:
-    """What is started in the block finds these variables, and no file of `__main__` to run. It does not hear the
-    terminal's Ctrl-C: its parent does, and ends it."""
+    """What is started in the block finds these variables, no file of `__main__` to run, and no Ctrl-C to hear."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
     earlier = {name: os.environ.get(name) for name in environment}

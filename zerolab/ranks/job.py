@@ -100,9 +100,8 @@ class Results(list[Any]):
 def choose_devices(device: str, ranks: int, world: str = "processes") -> tuple[tuple[str, ...], str]:
     """The device of each rank, and torch's name of the backend that joins them.
 
-    A GPU each if there are enough, over NCCL. Fewer GPUs than ranks are shared in turn, over gloo, since two ranks
-    of NCCL cannot share one. No GPU, or ranks that take turns in one process: the CPU. "auto" stands for what the
-    variable ZEROLAB_DEVICE of the environment says, if it is set.
+    A GPU each if there are enough, over NCCL; fewer are shared in turn, over gloo, since two ranks of NCCL cannot share
+    one. "auto" stands for what the environment's ZEROLAB_DEVICE says, if it is set.
     """
     if world != "processes":
         if device == "cuda":
@@ -120,8 +119,7 @@ def choose_devices(device: str, ranks: int, world: str = "processes") -> tuple[t
 
 
 def check_timed(device: torch.device | str, link: object, trace: bool) -> None:
-    """Refuse a simulated link and a trace where ranks have GPUs: both go by when the host begins and ends a call, and a
-    GPU runs what it is given later than that."""
+    """Refuse a simulated link and a trace on GPUs: both go by when the host begins and ends a call."""
     name = "link" if link is not None else "trace" if trace else None
     if name is not None and str(device).startswith("cuda"):
         raise InputError(
@@ -131,13 +129,11 @@ def check_timed(device: torch.device | str, link: object, trace: bool) -> None:
 
 
 def choose_collectives(asked: str, devices: Sequence[str], one_machine: bool, linked: bool, nccl: bool) -> str:
-    """What "auto" stands for: torch's collectives for several ranks that NCCL joins (`nccl`), shared memory for several
-    on the CPU of one machine, else our rings. On a simulated link (`linked`) always our rings: a link prices messages,
-    which travel while a rank computes.
+    """What "auto" stands for: torch's collectives for several ranks that NCCL joins, shared memory for several on one
+    machine's CPU, else our rings; these on a simulated link, too, which prices messages.
 
-    NCCL chooses its algorithm, and with it the order of addition, by the size of a call. All ranks get the same bits,
-    but reduce-scatter and all-reduce of one tensor may differ in the last, and with them ZeRO's stages. To compare bits
-    on GPUs ask for "ring".
+    NCCL chooses its algorithm, and with it the order of addition, by the size of a call: reduce-scatter and all-reduce
+    of one tensor may differ in the last bit, and with them ZeRO's stages. To compare bits on GPUs ask for "ring".
     """
     if asked != "auto":
         return asked

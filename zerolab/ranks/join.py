@@ -1,9 +1,7 @@
-"""Ranks that are there already, which somebody else has started: torchrun's, on one machine or many, and those of a
-process group that a script or a test has made.
+"""Ranks that somebody else has started: torchrun's, and those of a process group that a script has made.
 
 Under torchrun this process is one rank. The first `launch` joins the world that the environment describes, and later
-ones meet in the same one, until the process ends. What a rank prints goes where torchrun sends it; an exception that
-nobody catches ends the rank at once, and torchrun ends the others.
+ones meet in the same one. An exception that nobody catches ends the rank at once, and torchrun ends the others.
 """
 
 from __future__ import annotations
@@ -66,8 +64,7 @@ def check_world_size(ranks: int | None) -> int:
 
 
 def run_torchrun(job: Job, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results:
-    """Run the function as this process's rank: its result at its place among Nones, and what it traced, likewise. The
-    job's collectives are as the caller asked for them: what "auto" is shows when the ranks have met."""
+    """Run the function as this process's rank: its result at its place among Nones, and what it traced, likewise."""
     global _failed
     if not _running.acquire(blocking=False):
         raise InputError("under torchrun a rank cannot launch inside a launch; call the inner function directly")
@@ -127,8 +124,7 @@ def _join(job: Job) -> tuple[ProcessTransport, str]:
 
 @contextmanager
 def _reported_when_overdue(job: Job, rank: int, pen: BoardPen) -> Iterator[None]:
-    """End this rank with a word on what it waits for, if it takes longer than the launch may, or one of its calls
-    does."""
+    """End this rank with a word on what it waits for, if it or one of its calls takes too long."""
     over, hangs = threading.Event(), Hangs(job.collective_timeout)
     deadline = time.monotonic() + job.timeout
 
@@ -154,7 +150,7 @@ def _reported_when_overdue(job: Job, rank: int, pen: BoardPen) -> Iterator[None]
 
 def _end_with_world() -> None:
     """From now on this process closes the world that it made when it ends well, and leaves at once when it does not:
-    Python and NCCL would wait for calls that other ranks never enter, and torchrun for this rank."""
+    else it would wait for calls that other ranks never enter, and torchrun for this rank."""
     global _made_world
     _made_world = True
     # While the interpreter is whole: a thread of theirs that lets a tensor go later aborts the process.
@@ -200,16 +196,10 @@ def from_process_group(
         engine = ZeroEngine(model, comm, stage=2, lr=1e-3)
 
     device       where the ranks compute; default: the current GPU if NCCL joins the group, else the CPU
-    collectives  "shared", "ring" or "torch", as in `launch`. "auto": shared memory where all ranks run on the CPU of
-                 one Linux machine, torch's where NCCL joins them, the ring elsewhere and where a `link` is
-                 simulated. NCCL's order of addition is not fixed (`zerolab.ranks.job`).
+    collectives  "shared", "ring" or "torch"; "auto": see `zerolab.ranks.job.choose_collectives`
     link, trace, check  as in `launch`
 
     `comm.rank` and `comm.size` are those of the group.
-
-    Raises:
-        InputError: some ranks would take a GPU and others the CPU, a link or a trace is asked for on GPUs, or there are
-            no such collectives.
     """
     backends = backends_of(group)  # type: ignore[arg-type]  # without a group torch says so
     group = group or dist.group.WORLD
@@ -244,8 +234,8 @@ def choose_device(device: torch.device | str | None, backends: dict[str, str]) -
 
 
 def hold_alike(transport: ProcessTransport) -> bool:
-    """Whether all ranks can open each other's memory, as far as their numbers tell. Raises an InputError on all of them
-    where a part is on GPUs: each would choose its own collectives, and wait for the others for ever."""
+    """Whether all ranks can open each other's memory. Raises an InputError on all of them where a part is on GPUs: each
+    would choose its own collectives, and wait for the others for ever."""
     host = host_number() if is_possible() else -1 - transport.rank
     rows = transport.all_gather_ints([host, transport.device.type == "cuda"])
     on_gpu = [gpu for _, gpu in rows]

@@ -65,28 +65,24 @@ def launch(
     fn           any function: a notebook's own, a lambda, a closure. `comm` is a `Collectives`.
     ranks        how many; None means 4, or under torchrun as many as there are.
     world        "processes": real ones, a GPU each if there are enough. "lockstep": all in this process, one
-                 running at a time, in the same order every time; a deadlock is seen at once and named. "virtual":
-                 rank 0 alone, in this process on tensors without values (torch's fake ones); the others are taken
-                 to do the same at the same time. It takes no memory, so there may be 65536.
+                 running at a time, in the same order every time. "virtual": rank 0 alone, on tensors without
+                 values; the others are taken to do the same at the same time, so there may be 65536.
     collectives  "shared" memory, "ring", "torch", "local" (one rank), or "transport" for the bare messages below them;
-                 "auto": see `choose_collectives`, or what `zerolab launch` was told. Only shared memory and the ring
-                 have a fixed order of addition.
+                 "auto": see `choose_collectives`. Only shared memory and the ring have a fixed order of addition.
     timeout      seconds until ranks that still run are ended and reported; None: they may run for ever.
     collective_timeout  the same for one collective, or one message. None: until `timeout`.
-    device       "cpu", "cuda", or "auto": what the environment's ZEROLAB_DEVICE says, else CUDA where there is some
-                 (never in lockstep). A rank's own is `comm.device`, which its tensors must be on.
-    link         a simulated wire: processes slow down to it, lockstep and virtual worlds keep a virtual clock by it.
-                 Not with GPUs.
+    device       "cpu", "cuda", or "auto": see `choose_devices`. A rank's tensors must be on its `comm.device`.
+    link         a simulated wire: processes slow down to it, the other worlds keep a virtual clock by it.
     threads      torch threads of each rank; None shares the cores out.
     env          environment variables set in the ranks (processes), besides the caller's.
     prints       "ranked": what ranks print is shown at the end, in rank order; "live": line by line; "quiet".
-    trace        record what ran when, see `Results.trace`. Not with GPUs.
+    trace        record what ran when, see `Results.trace`.
     check        compare all ranks' calls before each collective.
 
     All ranks start with the same seeds. Under torchrun, `fn` runs as the rank that this process already is.
 
-    Raises InputError before anything starts if an argument would be ignored or never end; RankError when a rank raises,
-    dies or hangs (DeadlockError, MismatchError where that is certain). Then all ranks are ended first.
+    Raises InputError before anything starts; RankError when a rank raises, dies or hangs (DeadlockError, MismatchError
+    where that is certain), after all ranks are ended.
     """
     given = locals()
     joins = world == "processes" and is_torchrun()

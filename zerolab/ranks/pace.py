@@ -6,8 +6,7 @@
     pace.spans      # when this rank computed what
 
 An operation takes as long as its arithmetic or its reading and writing, whichever is longer (Williams, Waterman and
-Patterson, 2009). Arithmetic is counted by torch's own formulas, which know matrix products; everything else costs its
-bytes. Views and empty tensors cost nothing.
+Patterson, 2009). Torch's own formulas count the arithmetic of matrix products; everything else costs its bytes.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ PICKING = {"embedding", "gather", "index", "index_select", "nll_loss_forward"}
 
 
 class Counted(NamedTuple):
-    """What an operation has to do: floating-point operations, bytes read and written, bytes of an element of what it
-    makes."""
+    """What an operation has to do; `itemsize` is of what it makes."""
 
     flop: int
     nbytes: int
@@ -57,8 +55,8 @@ def count_work(func: Any, args: Any, kwargs: Any, result: Any) -> Counted | None
 
 @cache
 def read_access(func: Any) -> tuple[list[int | str], list[int | str], bool]:
-    """What an operation does with its tensors, by its schema: which arguments it writes (a position or a name), which
-    of these it does not read, and whether what it gives back is new."""
+    """By an operation's schema: which arguments it writes (a position or a name), which of these it does not read, and
+    whether what it gives back is new."""
     name, schema = func._overloadpacket.__name__, func._schema
     arguments = {it.name if it.kwarg_only else place: it for place, it in enumerate(schema.arguments)}
     written = {where: it for where, it in arguments.items() if it.alias_info is not None and it.alias_info.is_write}
@@ -69,8 +67,7 @@ def read_access(func: Any) -> tuple[list[int | str], list[int | str], bool]:
 
 
 def count_bytes(func: Any, args: Any, kwargs: Any, result: Any) -> int:
-    """Bytes that an operation reads and writes. What it changes in place counts as both, also where the operation
-    returns nothing, as fused optimizers do."""
+    """Bytes that an operation reads and writes; what it changes in place counts as both."""
     writes, unread, makes = read_access(func)
     given = dict[int | str, Any]([*enumerate(args), *kwargs.items()])
     sizes = {where: sum(tensor.nbytes for tensor in find_tensors(value)) for where, value in given.items()}
@@ -82,8 +79,8 @@ def count_bytes(func: Any, args: Any, kwargs: Any, result: Any) -> int:
 
 
 def count_attention_flop(backward: bool, args: Any, kwargs: Any) -> int:
-    """Floating-point operations of attention by the CPU's kernel that stores no scores. Forward has two matrix
-    products; backward makes the scores anew and has four more. A causal mask leaves out half of each."""
+    """Operations of attention by the CPU's kernel that stores no scores: two matrix products forward, five backward. A
+    causal mask leaves out half of each."""
     at = 1 if backward else 0
     query, key = args[at : at + 2]
     causal = next((value for value in args[at + 3 :] if isinstance(value, bool)), kwargs.get("is_causal", False))

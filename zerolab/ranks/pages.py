@@ -1,10 +1,9 @@
 """Storages that are emptied and filled again and again, on pages that stay.
 
-A gathered unit comes and goes several times a step. From malloc's heap it takes a new place each time that something
-small has settled in its old one, and the places of before stay resident: several units more than are ever there at
-once. Pages that the system gave anew each time would leave nothing behind, but it zeroes each of them, which takes
-longer than the gathering. So when a storage is emptied its pages move aside, and into the next one that is filled
-(mremap): they change their address, and nobody copies or zeroes them. Malloc gets back an address without pages.
+A gathered unit comes and goes several times a step. From malloc's heap it takes a new place whenever something small
+has settled in its old one, which stays resident. New pages of the system would leave nothing behind, but zeroing them
+takes longer than the gathering. So the pages of a storage that is emptied move aside, and into the next one that is
+filled (mremap): nobody copies or zeroes them. Malloc gets back an address without pages.
 """
 
 from __future__ import annotations
@@ -39,9 +38,8 @@ Piece = tuple[int, int]  # whole pages that lie together: their address, and how
 class Pages:
     """Pages of this process that no storage has at the moment, and how storages of the CPU get and leave them.
 
-    Torch alone fills and empties storages elsewhere: on a GPU, where it keeps memory for the next tensor of that size;
-    in a virtual world, where tensors have no values; and where malloc was not asked to keep what is freed
-    (`forkserver.py`), as in lockstep, or there is no mremap."""
+    Torch alone does it on a GPU, in a virtual world, and where malloc was not asked to keep what is freed
+    (`forkserver.py`) or there is no mremap."""
 
     def __init__(self, device: torch.device) -> None:
         self.move = values_here() and device.type == "cpu" and keeps_freed_memory() and has("mremap")
@@ -112,15 +110,14 @@ def keeps_freed_memory() -> bool:
 
 
 def begin_heap() -> None:
-    """In a process that was just forked, have malloc's heap go on behind a gap. What it grows by is another mapping
-    than what came with the fork, and mremap moves no range of two; so no storage may lie in both."""
+    """In a fork, have malloc's heap go on behind a gap: what it grows by is another mapping, and no storage may lie in
+    both."""
     if keeps_freed_memory():
         ctypes.CDLL(None).sbrk(PAGE)
 
 
 def hand_back() -> None:
-    """Give the system what is free now: after something large that does not come again, as a model before it was
-    sharded."""
+    """Give the system what is free now: after something large that does not come again."""
     if keeps_freed_memory():
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -29,8 +29,8 @@ def dumps(value: Any) -> bytes:
 
 
 def loads(packed: bytes) -> Any:
-    """The value that `dumps` packed, all of it anew. Where ranks share a process, cloudpickle would give each of them
-    the class that the process has already, and what one of them keeps in it would be everybody's."""
+    """The value that `dumps` packed, all of it anew: cloudpickle would give ranks that share a process one class, and
+    what one of them keeps in it would be everybody's."""
     known = cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
     # By its items: a class that is collected meanwhile is left out, where its key would not be found.
     before = dict(known.items())
@@ -68,8 +68,8 @@ def can_travel(value: Any) -> bool:
 
 
 class Pickler(cloudpickle.Pickler):
-    """A storage travels once and whole, however many tensors lie in it, and they lie in one there, too. Torch's own way
-    would give each tensor a copy, and write a file for each, which takes many times as long for small ones."""
+    """A storage travels once and whole, and all its tensors lie in one there, too. Torch's own way gives each tensor a
+    copy, and writes a file for each."""
 
     def reducer_override(self, obj: Any) -> Any:
         if new := MADE_ANEW.get(type(obj)):
@@ -98,8 +98,7 @@ MADE_ANEW: dict[type, Any] = {
     weakref.WeakKeyDictionary: weakref.WeakKeyDictionary,
     weakref.WeakValueDictionary: weakref.WeakValueDictionary,
 }
-"""What a rank gets one of its own of: a lock that nobody has, a thread's own data or a weak dictionary with nothing in
-it, since what that holds lives in this process."""
+"""What a rank gets one of its own of, with nothing in it: what that holds lives in this process."""
 
 
 def new_cached(maxsize: int | None, typed: bool) -> Any:

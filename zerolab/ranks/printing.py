@@ -13,8 +13,7 @@ MODES = ("ranked", "live", "quiet")
 
 
 def format_ranked(texts: Sequence[str], several: bool | None = None) -> str:
-    """All lines of rank 0, then of rank 1, and so on; with the rank before each line if `several` ranks print. Whether
-    they do is seen by the texts, if it is not said."""
+    """All lines of rank 0, then of rank 1, and so on; with the rank before each line if `several` ranks print."""
     if several is None:
         several = sum(map(bool, texts)) > 1
     return "\n".join(
@@ -29,8 +28,7 @@ def split_lines(text: str) -> list[str]:
 
 
 class Printer:
-    """Shows what a job's ranks print; `read` returns the text of each so far. The job's `prints`: "ranked" shows all at
-    the end, "live" shows lines as they come, "quiet" shows nothing."""
+    """Shows what a job's ranks print, as its `prints` says; `read` returns the text of each so far."""
 
     def __init__(self, job: Job, read: Callable[[], list[str]]) -> None:
         self._mode, self._read = job.prints, read

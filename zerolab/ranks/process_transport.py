@@ -98,8 +98,7 @@ class ProcessMessage(PendingMessage):
 
 class ProcessTransport(MessageTransport):
     """One rank's messages in torch's process group. `nccl` says that the device has a NCCL group of its own; `host` is
-    the group that carries messages between hosts, if `group` has no backend for them; `pen` writes what the rank waits
-    for on the launch's board, if there is a launch that has one."""
+    the group of messages between hosts, if `group` has no backend for them; `pen` writes on the launch's board."""
 
     kind = ProcessMessage
 
@@ -137,8 +136,7 @@ class ProcessTransport(MessageTransport):
 
     def left(self, call: Call) -> None:
         error = sys.exc_info()[1]
-        # Whoever died may have died of what this rank called: gloo ends a process where sizes differ. So the board
-        # keeps what a rank was in when it lost another one, for who looks into that death.
+        # Whoever died may have died of what this rank called: gloo ends a process where sizes differ.
         self.pen.leave(shown=error is not None and is_secondary(error))
 
     def waits(self, peer: int | None) -> None:
@@ -147,8 +145,7 @@ class ProcessTransport(MessageTransport):
     def check_waited(self) -> None:
         super().check_waited()
         if door.drives(self.device):
-            # What went wrong on the GPU shows now, as this rank's error; and nobody ends NCCL while another rank's GPU
-            # still waits for this one's.
+            # What went wrong there shows now, and nobody ends NCCL while another rank's GPU waits for this one's.
             door.drain(self.device)
 
 

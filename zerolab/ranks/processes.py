@@ -35,8 +35,7 @@ ANSWER_SECONDS = 1.0
 
 
 def run_processes(job: Job, function: bytes) -> Results:
-    """Run a job. Raises a RankError if any rank failed. When this returns or raises, no process, pipe or file of the
-    launch is left."""
+    """Run a job, and leave no process, pipe or file of it. Raises a RankError if any rank failed."""
     with temporary_folder("launch") as directory:
         job = replace(job, directory=directory)
         job.file("function").write_bytes(function)

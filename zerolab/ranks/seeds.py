@@ -13,10 +13,8 @@ SEED = 0
 
 
 def seed_all() -> None:
-    """Seed torch, numpy and Python. All ranks start from one seed, as models that must start equal want it; a rank
-    that wants numbers of its own seeds with its number."""
-    # torch.manual_seed writes down the caller's stack for each kind of device that nobody uses yet, which takes a
-    # hundred times as long as to seed.
+    """Seed torch, numpy and Python. A rank that wants numbers of its own seeds with its number."""
+    # torch.manual_seed writes down the caller's stack for each kind of device, for a hundred times as long.
     torch.default_generator.manual_seed(SEED)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(SEED)
@@ -51,8 +49,8 @@ class RandomTurns:
             numpy.random.set_state(state[2])
 
     def _capture(self) -> State:
-        """The states of now. Numpy takes many times as long as the other two to say its own. So it is not asked while
-        its generator has the words of the state right after seeding: once a number is drawn, they never come again."""
+        """The states of now. Numpy is slow to say its own, and not asked while its generator has the words of the state
+        right after seeding: once a number is drawn, they never come again."""
         generator = numpy.random.get_bit_generator()  # type: ignore[attr-defined]  # stubs of some versions lack it
         words = b""
         if type(generator) is numpy.random.MT19937:

@@ -1,9 +1,8 @@
 """A scheduler that runs ranks one at a time: each until it waits, then whoever has been ready for longest.
 
 A task is a rank's main line or one of its communication lanes, each in a thread. Only the thread that holds the baton
-runs; the others sleep on a lock of their own. So the order of events is the same every time, a deadlock is plain
-to see (nobody is ready and somebody has not ended), and time can be virtual. The task that runs is known by the baton,
-not by its thread, so that a rank may also wait from a thread that torch or the rank itself started.
+runs; the others sleep on a lock of their own. So the order of events is the same every time, a deadlock is plain to see
+and time can be virtual. The task that runs is known by the baton, so that a rank may also wait from another thread.
 """
 
 from __future__ import annotations
@@ -168,9 +167,8 @@ def locate(task: Task) -> str:
 
 
 def wait_until_gone(threads: list[threading.Thread]) -> None:
-    """Wait until these threads, which are done, have ended, for Python and for the system (Linux). A backward that
-    failed leaves its graph in the thread, which frees it after Python has let the thread go; an interpreter that ends
-    at that moment aborts."""
+    """Wait until these threads, which are done, have ended for the system (Linux): Python lets one go before it frees
+    the graph of a backward that failed, and an interpreter that ends meanwhile aborts."""
     until = time.monotonic() + UNWIND_SECONDS
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))

@@ -1,8 +1,7 @@
 """When messages pass on the virtual clock: each rank has one wire out and one wire in.
 
-A message takes the sender's wire out and the receiver's wire in for as long as the link says, both at once. So a rank
-sends while it receives, but sends to two ranks, like receipts from two, follow each other (the one-port model of a
-full-duplex link, in which ring costs are commonly given; see `collectives/cost.py`).
+A message takes the sender's wire out and the receiver's wire in, both at once, for as long as the link says: the
+one-port model of a full-duplex link, in which ring costs are commonly given (`collectives/cost.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A launch in lockstep: the ranks of `scheduler.py`, each with what a process of its own would give it.
 
-A rank gets its own copy of the function and its arguments, its own random numbers and its own printed text, and torch
-the number of threads that ranks in processes would use, so that a function computes the same in both worlds. What
-belongs to the whole process (module globals, the current directory) is shared; keep rank functions free of it.
+A rank gets its own copy of the function and its arguments, its own random numbers, printed text and threads, so that a
+function computes as in processes. What belongs to the whole process (module globals, the current directory) is shared.
 """
 
 from __future__ import annotations
