@@ -75,7 +75,7 @@ def launch(
     link         a simulated wire: processes slow down to it, the other worlds keep a virtual clock by it.
     threads      torch threads of each rank; None shares the cores out.
     env          environment variables set in the ranks (processes), besides the caller's.
-    prints       "ranked": what ranks print is shown at the end, in rank order; "live": line by line; "quiet".
+    prints       "ranked": what ranks print is shown at the end, in rank order; "quiet": it is in `Results.printed`.
     trace        record what ran when, see `Results.trace`.
     check        compare all ranks' calls before each collective.
 
