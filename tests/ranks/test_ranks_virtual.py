@@ -16,7 +16,7 @@ from zerolab.memory import Stage3Limits, Tracker
 from zerolab.models import build_model, config_of
 from zerolab.offload import Offload
 from zerolab.precision.scaler import LossScaler
-from zerolab.ranks import Pace, RankFailure, launch
+from zerolab.ranks import RankFailure, SimulatedCompute, launch
 from zerolab.zero import ZeroEngine
 from zerolab.zero.labels import engine_labels
 
@@ -62,7 +62,7 @@ def paced(comm: Collectives, stage: int) -> float:
     torch.manual_seed(0)
     engine = ZeroEngine(build_model(config_of("llama", "nano")), comm, stage, 1e-3)
     ends = []
-    with Pace(comm, gflop_per_s=50, gbyte_per_s=20):
+    with SimulatedCompute(comm, gflop_per_s=50, gbyte_per_s=20):
         for _ in range(2):
             tokens, targets = (part.clone() for part in torch.randint(0, 256, (2, 2, 16)))
             engine.backward(engine(tokens, targets))

@@ -18,7 +18,7 @@ from zerolab.course.measure import decay_of_train
 from zerolab.course.viz import best_map
 from zerolab.errors import InputError
 from zerolab.models import config_of
-from zerolab.ranks import Pace, launch
+from zerolab.ranks import SimulatedCompute, launch
 from zerolab.run import RunSpec
 from zerolab.zero import ZeroEngine
 
@@ -167,7 +167,7 @@ def second_step(comm, run, machine):
         build_model(run.shape.config, False), comm, run.stage, 1e-3, clip_norm=1.0, groups=decay_of_train
     )
     ends = []
-    pace = Pace(comm, 1.0, 1.0)
+    pace = SimulatedCompute(comm, 1.0, 1.0)
     pace.seconds = machine.price
     with pace:
         for _ in range(2):

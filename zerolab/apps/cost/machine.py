@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from zerolab.apps.cost.gpus import GPU, LAUNCH_SECONDS, LINK_EFFICIENCY, MEMORY_EFFICIENCY
 from zerolab.errors import InputError
-from zerolab.ranks.pace import count_work
+from zerolab.ranks.compute import count_work
 
 MATH = {
     "gelu", "gelu_backward", "silu", "silu_backward", "exp", "tanh", "sigmoid", "pow", "rsqrt", "_softmax",

@@ -1,6 +1,6 @@
 """How long computing takes on the virtual clock: each operation by the roofline of a device of given speed.
 
-    with Pace(comm, gflop_per_s=50, gbyte_per_s=10) as pace:
+    with SimulatedCompute(comm, gflop_per_s=50, gbyte_per_s=10) as pace:
         pace.label = "forward"
         loss = engine(tokens, targets)
     pace.spans      # when this rank computed what
@@ -88,7 +88,7 @@ def count_attention_flop(backward: bool, args: Any, kwargs: Any) -> int:
     return whole // 2 if causal else whole
 
 
-class Pace(TorchDispatchMode):
+class SimulatedCompute(TorchDispatchMode):
     """Lets operations take virtual time in lockstep and in a virtual world (in others the rank sleeps). Enter it before
     a tracker, which then sees when operations begin and end.
 
