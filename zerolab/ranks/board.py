@@ -97,8 +97,7 @@ class Board:
             self.records = kind.from_buffer(mmap.mmap(file.fileno(), 0))
 
     def read(self, rank: int) -> Record:
-        record: Record = self.records[rank].copy()
-        return record
+        return self.records[rank].copy()  # type: ignore[no-any-return]
 
     def read_all(self) -> Sequence[Record]:
         return [self.read(rank) for rank in range(self.size)]

@@ -12,7 +12,6 @@ import os
 import pickle
 import shutil
 import signal
-import socket
 import sys
 import threading
 import time
@@ -60,7 +59,6 @@ def main(job: Job, rank: int, pipe: Connection) -> None:
         transport = _join(job, rank)
         outcome = run(job, transport, job.file("function").read_bytes())
         sys.stdout.flush()
-        sys.stderr.flush()
     except BaseException as error:
         # SystemExit, too, is the end of this rank and not of the launch.
         outcome = make_outcome(error)
@@ -118,9 +116,8 @@ def _join(job: Job, rank: int) -> Transport:
     device = torch.device(job.devices[rank])
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    for _, name in socket.if_nameindex():
-        if name in ("lo", "lo0"):
-            os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = name
+    loopback = "lo" if sys.platform == "linux" else "lo0"
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = loopback
     nccl = "nccl" in job.backend
     dist.init_process_group(
         job.backend,

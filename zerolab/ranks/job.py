@@ -23,6 +23,11 @@ DEVICES = ("auto", "cpu", "cuda")
 MAX_RANKS, MAX_VIRTUAL_RANKS = 128, 65536
 
 
+def find_cell_sources() -> dict[str, Any]:
+    """Code that lives in no file, such as a notebook's cells, so that ranks' tracebacks can quote it."""
+    return {name: entry for name, entry in list(linecache.cache.items()) if len(entry) == 4 and entry[1] is None}
+
+
 @dataclass(frozen=True)
 class Job:
     """Everything that ranks of one launch need to know, apart from the function itself. Times are in seconds."""
@@ -40,14 +45,13 @@ class Job:
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
     prints: str = "quiet"
     directory: Path = Path()  # the launch's own, private and temporary
-    working_directory: str = field(default_factory=os.getcwd)
-    sources: dict[str, Any] = field(default_factory=lambda: find_cell_sources())
+    working_directory: str = ""
+    sources: dict[str, Any] = field(default_factory=find_cell_sources)
     start: float = field(default_factory=time.perf_counter)
 
     @property
     def call_seconds(self) -> float:
-        """Seconds that one call may take: as many as it was given, and never more than the launch has. A number that
-        torch takes, too."""
+        """Seconds that one call may take, as a number that torch takes, too."""
         return min(self.timeout, self.collective_timeout, 1e7)
 
     def file(self, what: str, rank: int | None = None) -> Path:
@@ -73,11 +77,6 @@ class Outcome:
     when: float = 0.0
     blame: int = RAISED
     events: Any = None
-
-
-def find_cell_sources() -> dict[str, Any]:
-    """Code that lives in no file, such as a notebook's cells, so that ranks' tracebacks can quote it."""
-    return {name: entry for name, entry in list(linecache.cache.items()) if len(entry) == 4 and entry[1] is None}
 
 
 class Results(list[Any]):

@@ -114,7 +114,8 @@ def _join(job: Job) -> tuple[ProcessTransport, str]:
         )
         _end_with_world()
     assert dist.group.WORLD is not None
-    transport, collectives = enter_group(dist.group.WORLD, device, nccl, job.collectives, job.link is not None)
+    linked, one_machine = job.link is not None, ranks_here == job.ranks
+    transport, collectives = enter_group(dist.group.WORLD, device, nccl, job.collectives, linked, one_machine)
     if made_world():
         # The world has the time-out of its first launch, and a script's own world that of the script.
         for known in {dist.group.WORLD, transport.group, transport.host}:
@@ -212,13 +213,13 @@ def from_process_group(
 
 
 def enter_group(
-    group: dist.ProcessGroup, device: torch.device, nccl: bool, asked: str, linked: bool
+    group: dist.ProcessGroup, device: torch.device, nccl: bool, asked: str, linked: bool, here: bool | None = None
 ) -> tuple[ProcessTransport, str]:
     """This rank's transport in a group, which may lack a backend that it needs, and the collectives that "auto" stands
-    for there. A call of all its ranks."""
+    for there. A call of all its ranks, who tell each other whether they are on one machine unless they know."""
     carrier, host = carriers(group, nccl)
     transport = ProcessTransport(carrier, device, nccl, host=host)
-    one_machine = hold_alike(transport)
+    one_machine = hold_alike(transport) if here is None else here
     if nccl:
         connect(carrier, device)
     asked = read_collectives(asked, linked)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from zerolab.collectives.transport import Request, Transport
+from zerolab.collectives.transport import Transport
 from zerolab.errors import InputError
 from zerolab.ranks.board import RECEIVE, SEND, format_bytes
 from zerolab.ranks.failure import Unreturned
@@ -23,13 +23,11 @@ class MessageTransport(Transport):
         self.rank, self.size, self.device = rank, size, device
         self.open: dict[PendingMessage, None] = {}
 
-    def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
-        message: Request = self.kind(self, True, tensor, dst, tag)
-        return message
+    def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Any:
+        return self.kind(self, True, tensor, dst, tag)
 
-    def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
-        message: Request = self.kind(self, False, tensor, src, tag)
-        return message
+    def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Any:
+        return self.kind(self, False, tensor, src, tag)
 
     def check_waited(self) -> None:
         if self.open:

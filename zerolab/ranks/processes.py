@@ -37,7 +37,7 @@ ANSWER_SECONDS = 1.0
 def run_processes(job: Job, function: bytes) -> Results:
     """Run a job, and leave no process, pipe or file of it. Raises a RankError if any rank failed."""
     with temporary_folder("launch") as directory:
-        job = replace(job, directory=directory)
+        job = replace(job, directory=directory, working_directory=os.getcwd())
         job.file("function").write_bytes(function)
         runner = ProcessGroupRunner(job)
         try:
