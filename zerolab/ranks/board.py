@@ -83,7 +83,7 @@ def make_record(size: int) -> type[Record]:
 
 
 class Board:
-    """The board of one launch of `size` ranks: in a file that its parent makes and its ranks open, or in memory."""
+    """The board of `size` ranks: in a file that their parent makes, or in memory."""
 
     def __init__(self, size: int, path: Path | None = None) -> None:
         self.size = size
@@ -160,7 +160,7 @@ class BoardPen:
 
 
 def find_failure(earlier: Sequence[Record], now: Sequence[Record], finished: Collection[int]) -> RankError | None:
-    """An error if ranks are stuck for good, by two readings of the board: only what has not moved is trusted."""
+    """An error if ranks are stuck for good: only what two readings have alike is trusted."""
     waiting = [rank for rank in range(len(now)) if rank not in finished]
     still = {rank: now[rank] for rank in waiting if bytes(earlier[rank]) == bytes(now[rank])}
     if found := find_mismatch(still):
@@ -177,7 +177,7 @@ def find_failure(earlier: Sequence[Record], now: Sequence[Record], finished: Col
 
 
 def find_mismatch(still: dict[int, Record]) -> MismatchError | None:
-    """Two ranks that sit in collectives of the same group and number, and of another name, size or dtype."""
+    """Two ranks that are in different collectives of the same group and number."""
     first: dict[tuple[int, int], tuple[int, str]] = {}
     for rank, state in still.items():
         for note in state.notes:
@@ -203,7 +203,7 @@ def _never_comes(rank: int, state: Record, note: Note, gone: int, gone_state: Re
 
 
 class Hangs:
-    """Finds what a thread of a rank has been in for `seconds`: one collective, or one wait for a message."""
+    """Finds a collective, or a wait for a message, that lasts for `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -228,7 +228,7 @@ def report_overdue(
     seconds: float,
     what: str = "the ranks did not finish",
 ) -> RankError:
-    """The report of a launch that did not end in time; `frames` says where ranks that wait for nobody compute."""
+    """The report of a launch that did not end in time; `frames` says where ranks compute."""
     does = {rank: state.describe() for rank, state in enumerate(states)} | dict.fromkeys(finished, "has returned")
     lines = [f"rank {rank} {does[rank] or frames.get(rank, 'computes')}" for rank in does]
     return (DeadlockError if all(does.values()) else RankError)(f"{what} within {seconds:g} s: {'; '.join(lines)}")

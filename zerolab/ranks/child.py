@@ -132,10 +132,10 @@ def _join(job: Job, rank: int) -> Transport:
 
 
 def _watch(pipe: Connection, job: Job, finished: threading.Event) -> None:
-    """Return when the parent lets go of a rank that has reported; end at once if the function is still running."""
+    """Return when the parent lets go of a rank that has reported; end one that has not."""
     with suppress(EOFError, OSError):
         pipe.recv_bytes()
     if not finished.is_set():
-        # A parent that lives has read what it needs; one that was killed cannot clean up.
+        # A parent that was killed cannot clean up.
         shutil.rmtree(job.directory, ignore_errors=True)
         folders.leave(1)

@@ -23,8 +23,8 @@ class RankTraceback(Exception):  # noqa: N818 (it is no error, it carries one's 
 
 
 class RankFailure(RankError):  # noqa: N818 (RankError is its base)
-    """A rank raised or died. `rank` is its number, `error` the name of the exception's type (or "" if the process
-    died without one) and `traceback` the text of the rank's traceback and of what it wrote to standard error."""
+    """A rank raised or died. `error` is the name of the exception's type or the signal, and `traceback` the text of the
+    rank's traceback or of what it wrote to standard error."""
 
     def __init__(self, message: str, rank: int, error: str = "", traceback: str = "") -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class PeerLost(RankError):  # noqa: N818 (it never reaches a user: the peer's ow
 
 
 class Unreturned(RankError):  # noqa: N818 (seen only by the parent)
-    """A rank returned what cannot travel, or left messages behind; the message lacks only the rank's number."""
+    """A rank returned what cannot travel, or left messages behind."""
 
 
 def make_outcome(error: BaseException) -> Outcome:
@@ -57,7 +57,7 @@ def make_outcome(error: BaseException) -> Outcome:
 
 
 def make_failure(rank: int, outcome: Outcome) -> RankError:
-    """The caller's error for an exception of rank `rank`. A deadlock or a mismatch that a rank named stays one."""
+    """The caller's error for an exception of rank `rank`."""
     error, message, traceback = outcome.error, outcome.message, outcome.traceback
     if kept := _KEPT.get(error):
         failure: RankError = kept(message)
@@ -73,7 +73,7 @@ def make_failure(rank: int, outcome: Outcome) -> RankError:
 
 
 def traceback_text(error: BaseException) -> str:
-    """The traceback of an exception, from the rank function on: the frames that called it are ours, not the user's."""
+    """The traceback of an exception, from the rank function on: the frames before are ours."""
     frame = error.__traceback__
     while frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith("zerolab.ranks."):
         frame = frame.tb_next
@@ -82,15 +82,14 @@ def traceback_text(error: BaseException) -> str:
 
 
 def is_secondary(error: BaseException) -> bool:
-    """Whether an error says no more than that another rank is gone, which may have returned, or died, and is then what
-    to report."""
+    """Whether an error says no more than that another rank is gone, which is then what to report."""
     signs = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "SO_ERROR: Connection refused")
     lost = isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
     return lost or isinstance(error, PeerLost | dist.DistBackendError) or isinstance(error.__cause__, BrokenPipeError)
 
 
 def describe_death(rank: int, exit_code: int, stderr: str = "") -> RankFailure:
-    """The caller's error for a rank whose process ended without a word. A negative code is a signal's number."""
+    """The caller's error for a rank whose process ended without a word."""
     if exit_code < 0:
         # Most of the real-time signals have no name.
         name = next((it.name for it in signal.Signals if it == -exit_code), f"signal {-exit_code}")

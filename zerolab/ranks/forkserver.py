@@ -36,7 +36,7 @@ LEFTOVERS = "ZEROLAB_LEFTOVERS"
 """The variable by which a server knows what to remove if its client was killed: a pattern of paths."""
 LONGEST = 64
 GRACE_SECONDS = 1.0
-"""How long ranks whose parent has ended may take to leave by themselves."""
+"""Characters of a place where sockets may be; how long ranks whose parent has ended may take to leave."""
 _KILLED_WITH_PARENT, _CHILD_SUBREAPER = 1, 36  # of linux/prctl.h
 
 # Python's table of child processes is not safe against two threads that start or poll at once.
@@ -100,7 +100,7 @@ def _begin(target: Any, *args: Any) -> None:
 
 
 def _forget_server() -> None:
-    """In a fork of this process: the server is the parent's, whose end it is to see; a launch here gets its own."""
+    """In a fork of this process: the server is the parent's; a launch here gets its own."""
     if _server._forkserver_alive_fd is not None:
         os.close(_server._forkserver_alive_fd)
     _server.__init__()
@@ -119,7 +119,7 @@ def die_with_parent() -> None:
 
 
 def gather_descendants() -> None:
-    """Orphans among what this process started become its own children (Linux), so that they can be found."""
+    """Orphans among what this process started become its own children (Linux)."""
     _prctl(_CHILD_SUBREAPER, 1)
 
 

@@ -30,7 +30,7 @@ def find_cell_sources() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Job:
-    """Everything that ranks of one launch need to know, apart from the function itself. Times are in seconds."""
+    """What ranks of a launch need to know, apart from the function. Times are in seconds."""
 
     ranks: int
     timeout: float

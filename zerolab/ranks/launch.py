@@ -79,7 +79,7 @@ def launch(
     trace        record what ran when, see `Results.trace`.
     check        compare all ranks' calls before each collective.
 
-    All ranks start with the same seeds. Under torchrun, `fn` runs as the rank that this process already is.
+    All ranks start with the same seeds. Under torchrun `fn` runs as this process's rank.
 
     Raises InputError before anything starts; RankError when a rank raises, dies or hangs (DeadlockError, MismatchError
     where that is certain), after all ranks are ended.

@@ -13,8 +13,7 @@ from zerolab.ranks.failure import Unreturned
 
 
 class MessageTransport(Transport):
-    """A transport whose requests are kept in `open` until somebody waits for them: one that is thrown away would take
-    its message with it, and the other rank would wait for ever."""
+    """A transport that keeps requests in `open` until somebody waits for them: none is thrown away with its message."""
 
     kind: ClassVar[Any]
     """The class of its messages."""

@@ -28,9 +28,8 @@ made: Counter[str] = Counter()
 class ProcessMessage(PendingMessage):
     """A message under way, which keeps its buffer alive.
 
-    The size of a rank function's own message travels ahead of it, and is in its tag: gloo fills a part of a tensor
-    without a word, and ends the process where a message is too long. (Tags of a collective's messages hold the size
-    anyhow. NCCL knows no tags.)"""
+    The size of a rank function's own message travels ahead of it: gloo fills a part of a tensor in silence, and ends
+    the process where a message is too long. (Tags of a collective's messages hold it. NCCL knows no tags.)"""
 
     transport: ProcessTransport
 

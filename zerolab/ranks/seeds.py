@@ -14,7 +14,7 @@ SEED = 0
 
 def seed_all() -> None:
     """Seed torch, numpy and Python. A rank that wants numbers of its own seeds with its number."""
-    # torch.manual_seed writes down the caller's stack for each kind of device, for a hundred times as long.
+    # torch.manual_seed looks at the caller's stack, which takes long.
     torch.default_generator.manual_seed(SEED)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(SEED)

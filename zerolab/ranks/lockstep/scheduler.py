@@ -114,7 +114,7 @@ class Scheduler:
         self.ended.set()
 
     def stop(self) -> list[int]:
-        """Unwind every thread that is left. Returns the ranks that could not be stopped, as in an endless C call."""
+        """Unwind every thread that is left. Returns the ranks that could not be stopped."""
         self.stopping = True
         for task in self.tasks:
             task.give()

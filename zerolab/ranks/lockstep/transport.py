@@ -1,9 +1,7 @@
 """Messages between ranks that take turns in one process, and the lane of such a rank.
 
-A message is a rendezvous: it passes when both its send and its receive have been posted, from the sender's memory
-straight to the receiver's. On the virtual clock it begins when both are posted and the sender's wire out and the
-receiver's wire in are free (`wires.py`), and ends link.seconds(bytes) later, for both sides. Without a link, messages
-take no time.
+A message passes when both its send and its receive have been posted, straight from memory to memory. On the virtual
+clock it begins when both wires are free, too (`wires.py`), and ends link.seconds(bytes) later, for both sides.
 """
 
 from __future__ import annotations
@@ -31,9 +29,8 @@ from zerolab.ranks.messages import MessageTransport, PendingMessage, as_bytes
 class Event:
     """Something that happened, in the one order in which everything happens in lockstep.
 
-    `kind` is "send", "receive", "enter" or "leave" (a collective). `lane` 0 is the rank's main line. `start` and
-    `end` are virtual seconds: from the posting of a message to its arrival; `out` is when it set out. `call` names the
-    collective, or is "".
+    `kind` is "send", "receive", "enter" or "leave" (a collective, named by `call`). `lane` 0 is the rank's main line.
+    Virtual seconds: `start` is when a message was posted, `out` when it set out, and `end` when it arrived.
     """
 
     order: int
@@ -97,7 +94,7 @@ class LockstepMessage(PendingMessage, Awaited):
 
 
 class LockstepWorld(Scheduler):
-    """What the transports of all ranks share: turns, messages posted and not matched, events, and calls to compare."""
+    """What the transports of all ranks share: turns, messages, events, and calls to compare."""
 
     def __init__(self, switched: Callable[[int], None], size: int, link: Link | None) -> None:
         super().__init__(switched)
@@ -120,8 +117,7 @@ class LockstepWorld(Scheduler):
         send, receive = (message, other) if message.sends else (other, message)
         if send.nbytes != receive.nbytes:
             self.refuse(MismatchError(receive.sizes_differ(send.nbytes)))
-        # A message is no operation of either rank: a memory tracker of one must not count the other's tensor. To ask
-        # whether there is one is quicker than to put all aside.
+        # A memory tracker of one rank must not count the other's tensor.
         with _disable_current_modes() if _len_torch_dispatch_stack() else nullcontext():
             as_bytes(receive.tensor).copy_(as_bytes(send.tensor))
         seconds = self.link.seconds(send.nbytes) if self.link and message.tag != INTS_TAG else 0.0

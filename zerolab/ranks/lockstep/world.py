@@ -116,7 +116,7 @@ class Launch:
 
 
 class _RankOutput(io.TextIOBase):
-    """Standard output while ranks run: what a rank writes is kept by rank, what other threads write passes."""
+    """Standard output while ranks run: theirs is kept, what other threads write passes."""
 
     def __init__(self, ranks: int) -> None:
         self._texts: list[list[str]] = [[] for _ in range(ranks)]
