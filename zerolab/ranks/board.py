@@ -47,7 +47,7 @@ def format_bytes(nbytes: int) -> str:
     return f"{nbytes} byte{'s' * (nbytes != 1)}"
 
 
-class Record(ctypes.Structure):
+class RankNotes(ctypes.Structure):
     """All that a rank has noted: how often it wrote; messages posted to and from each peer; the last collective that it
     entered, by group; its threads."""
 
@@ -57,7 +57,7 @@ class Record(ctypes.Structure):
     groups: Any
     slots: Sequence[Note]
 
-    def copy(self) -> Record:
+    def copy(self) -> RankNotes:
         return type(self).from_buffer_copy(self)
 
     @property
@@ -75,11 +75,11 @@ class Record(ctypes.Structure):
 
 
 @cache
-def make_record(size: int) -> type[Record]:
+def make_record(size: int) -> type[RankNotes]:
     """The record of one of `size` ranks."""
     peers, groups = _u8 * size, _u4 * 2 * GROUPS
     fields = (("changes", _u8), ("sent", peers), ("received", peers), ("groups", groups), ("slots", Note * SLOTS))
-    return type("RecordOfSize", (Record,), {"_fields_": fields})
+    return type("NotesOfSize", (RankNotes,), {"_fields_": fields})
 
 
 class Board:
@@ -96,10 +96,10 @@ class Board:
         with path.open("r+b") as file:
             self.records = kind.from_buffer(mmap.mmap(file.fileno(), 0))
 
-    def read(self, rank: int) -> Record:
+    def read(self, rank: int) -> RankNotes:
         return self.records[rank].copy()  # type: ignore[no-any-return]
 
-    def read_all(self) -> Sequence[Record]:
+    def read_all(self) -> Sequence[RankNotes]:
         return [self.read(rank) for rank in range(self.size)]
 
 
@@ -107,7 +107,7 @@ class BoardPen:
     """A rank's own record, to write on."""
 
     def __init__(self, board: Board, rank: int) -> None:
-        self.record: Record = board.records[rank]
+        self.record: RankNotes = board.records[rank]
         self._entered: dict[int, int] = {}
         # By thread: where it notes, and the calls that it is in.
         self._lines: dict[int, tuple[Note, list[Call]]] = {}
@@ -159,7 +159,7 @@ class BoardPen:
 # What its parent concludes from it: that ranks can never finish, and why
 
 
-def find_failure(earlier: Sequence[Record], now: Sequence[Record], finished: Collection[int]) -> RankError | None:
+def find_failure(earlier: Sequence[RankNotes], now: Sequence[RankNotes], finished: Collection[int]) -> RankError | None:
     """An error if ranks are stuck for good: only what two readings have alike is trusted."""
     waiting = [rank for rank in range(len(now)) if rank not in finished]
     still = {rank: now[rank] for rank in waiting if bytes(earlier[rank]) == bytes(now[rank])}
@@ -176,7 +176,7 @@ def find_failure(earlier: Sequence[Record], now: Sequence[Record], finished: Col
     return None
 
 
-def find_mismatch(still: dict[int, Record]) -> MismatchError | None:
+def find_mismatch(still: dict[int, RankNotes]) -> MismatchError | None:
     """Two ranks that are in different collectives of the same group and number."""
     first: dict[tuple[int, int], tuple[int, str]] = {}
     for rank, state in still.items():
@@ -188,7 +188,7 @@ def find_mismatch(still: dict[int, Record]) -> MismatchError | None:
     return None
 
 
-def _never_comes(rank: int, state: Record, note: Note, gone: int, gone_state: Record) -> bool:
+def _never_comes(rank: int, state: RankNotes, note: Note, gone: int, gone_state: RankNotes) -> bool:
     """Whether a rank waits for one that has returned: in a call that this one never entered, or for more messages than
     it ever posted. Who is waited for in a group's call, or has entered an earlier one, belongs to the group."""
     waited_for = note.peer == gone
@@ -209,7 +209,7 @@ class Hangs:
         self.seconds = seconds
         self._since: dict[tuple[int, bytes, int], float] = {}
 
-    def find(self, states: Sequence[Record], now: float) -> bool:
+    def find(self, states: Sequence[RankNotes], now: float) -> bool:
         """Whether there is such a thread. `states` is the board as read at time `now`, in seconds."""
         # A rank has each collective once; a message may be like the one before, and then the rank has noted more since.
         keys = [
@@ -222,7 +222,7 @@ class Hangs:
 
 
 def report_overdue(
-    states: Sequence[Record],
+    states: Sequence[RankNotes],
     finished: Collection[int],
     frames: dict[int, str],
     seconds: float,

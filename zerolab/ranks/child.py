@@ -12,6 +12,7 @@ import os
 import pickle
 import shutil
 import signal
+import socket
 import sys
 import threading
 import time
@@ -116,8 +117,8 @@ def _join(job: Job, rank: int) -> Transport:
     device = torch.device(job.devices[rank])
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    loopback = "lo" if sys.platform == "linux" else "lo0"
-    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = loopback
+    for loopback in {"lo", "lo0"} & {name for _, name in socket.if_nameindex()}:
+        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = loopback
     nccl = "nccl" in job.backend
     dist.init_process_group(
         job.backend,

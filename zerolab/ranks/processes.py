@@ -18,7 +18,7 @@ from typing import Any
 
 from zerolab.errors import RankError
 from zerolab.ranks import board, child
-from zerolab.ranks.board import Record
+from zerolab.ranks.board import RankNotes
 from zerolab.ranks.failure import RankFailure, describe_death, make_failure
 from zerolab.ranks.folders import farewells, temporary_folder
 from zerolab.ranks.forkserver import process_table, start_process
@@ -80,7 +80,7 @@ class ProcessGroupRunner:
     def watch(self) -> None:
         """Return when every rank has returned; raise as soon as that cannot happen any more."""
         deadline = time.monotonic() + self.job.timeout
-        earlier: Sequence[Record] | None = None
+        earlier: Sequence[RankNotes] | None = None
         hangs = board.Hangs(self.job.collective_timeout)
         while len(self.outcomes) < self.job.ranks:
             quiet = not self._listen(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))

@@ -90,9 +90,12 @@ class Launch:
     def _watch(self) -> None:
         for task in self.mains:
             self.world.add(task, partial(self._begin, task))
+        deadline = time.monotonic() + self.job.timeout
         self.world.hand_over()
-        if not self.world.ended.wait(min(self.job.timeout, threading.TIMEOUT_MAX)):
-            self.world.fail(self._overdue())
+        # Again and again, so that an interrupt of another thread is heard.
+        while not self.world.ended.wait(0.1):
+            if time.monotonic() >= deadline:
+                self.world.fail(self._overdue())
 
     def _begin(self, task: Task) -> None:
         torch.set_num_threads(self.job.threads)
