@@ -77,9 +77,7 @@ def spawn(function: Callable[..., None], *args: Any, ranks: int) -> None:
     if not FORKS:
         torch.multiprocessing.spawn(function, args=args, nprocs=ranks)
         return
-    begun = [forkserver.new_process(function, (rank, *args), f"rank {rank}") for rank in range(ranks)]
-    for process in begun:
-        forkserver.start(process)
+    begun = [forkserver.start_process(function, (rank, *args), f"rank {rank}") for rank in range(ranks)]
     for process in begun:
         process.join()
     assert [process.exitcode for process in begun] == [0] * ranks
@@ -99,12 +97,11 @@ class Program(subprocess.Popen[Any]):
         assert executable is None and preexec_fn is None and not passed and not shell
         streams = [given if given >= 0 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))]
         environment = dict(os.environ if env is None else env)
-        self._born = forkserver.new_process(
+        self._born = forkserver.start_process(
             live,
             (args, os.path.abspath(cwd or "."), environment, self._how, *map(Descriptor, streams)),
             "program",
         )
-        forkserver.start(self._born)
         self.pid = self._born.pid or 0
         self._child_created = True
         # Whoever asks for its process group now, to send that a signal, shall not get the server's.

@@ -14,7 +14,7 @@ from collective_cases import WORLDS, every_world, run
 from zerolab.collectives import Collectives, Link, LocalCollectives, overlap_seconds, phase, wire_bytes
 from zerolab.collectives.call import Call, Group
 from zerolab.errors import DeadlockError, InputError, MismatchError, RankError
-from zerolab.ranks.board import GROUPS, Board, BoardPen, certain_failure
+from zerolab.ranks.board import GROUPS, Board, BoardPen, find_failure
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -283,13 +283,13 @@ def call_in(group: Group | None, number: int, numel: int) -> Call:
 def test_calls_of_one_number_are_compared_within_their_group_alone(board) -> None:
     one, two = Group("a", (0, 1)), Group("b", (0, 2))
     pens = [BoardPen(board, rank) for rank in range(3)]
-    pens[0].entered(call_in(one, 1, 8))
-    pens[1].entered(call_in(None, 1, 9))
-    pens[2].entered(call_in(two, 1, 10))
-    assert certain_failure(board.read_all(), board.read_all(), set()) is None
-    pens[1].left()
-    pens[1].entered(call_in(one, 1, 9))
-    found = certain_failure(board.read_all(), board.read_all(), set())
+    pens[0].enter(call_in(one, 1, 8))
+    pens[1].enter(call_in(None, 1, 9))
+    pens[2].enter(call_in(two, 1, 10))
+    assert find_failure(board.read_all(), board.read_all(), set()) is None
+    pens[1].leave()
+    pens[1].enter(call_in(one, 1, 9))
+    found = find_failure(board.read_all(), board.read_all(), set())
     assert isinstance(found, MismatchError)
     assert "rank 0 is in #1 all_reduce of 8 float32 in a (ranks 0, 1) while rank 1 is in #1" in str(found)
 
@@ -298,23 +298,23 @@ def test_a_returned_rank_is_missed_only_in_groups_whose_call_it_never_entered(bo
     """And of a group that the board had no room for, nothing is concluded."""
     group, meet = Group("a", (0, 1)), 3
     waiting, gone, _ = [BoardPen(board, rank) for rank in range(3)]
-    waiting.entered(call_in(group, 2, 8))
-    waiting.waits(meet, 1)
-    gone.entered(call_in(group, 2, 8))
-    gone.left()
+    waiting.enter(call_in(group, 2, 8))
+    waiting.wait(meet, 1)
+    gone.enter(call_in(group, 2, 8))
+    gone.leave()
     # Rank 2 is in no group: that it is gone means nothing.
-    assert certain_failure(board.read_all(), board.read_all(), {1, 2}) is None
-    waiting.entered(call_in(group, 3, 8))
-    found = certain_failure(board.read_all(), board.read_all(), {1, 2})
+    assert find_failure(board.read_all(), board.read_all(), {1, 2}) is None
+    waiting.enter(call_in(group, 3, 8))
+    found = find_failure(board.read_all(), board.read_all(), {1, 2})
     assert isinstance(found, DeadlockError) and "rank 1 has already returned" in str(found)
     crowd = [Group(str(at), (0, 1)) for at in range(GROUPS + 1)]
     for at, pen in enumerate((waiting, gone)):
         for some in crowd[at:]:
-            pen.entered(call_in(some, 1, 8))
-            pen.left()
-    gone.entered(call_in(Group("late", (0, 1)), 1, 8))
-    waiting.entered(call_in(Group("late", (0, 1)), 1, 8))
-    assert certain_failure(board.read_all(), board.read_all(), {1, 2}) is None
+            pen.enter(call_in(some, 1, 8))
+            pen.leave()
+    gone.enter(call_in(Group("late", (0, 1)), 1, 8))
+    waiting.enter(call_in(Group("late", (0, 1)), 1, 8))
+    assert find_failure(board.read_all(), board.read_all(), {1, 2}) is None
 
 
 def test_a_group_of_many_ranks_is_named_by_its_first_and_its_last() -> None:

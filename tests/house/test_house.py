@@ -237,7 +237,7 @@ BUDGETS = {
     "flat": 300,
     "collectives": 2_423,
     "zero": 3_909,
-    "ranks": 3_200,
+    "ranks": 2_950,
     "checkpoint": 1_680,
     "memory": 830,
     "offload": 950,

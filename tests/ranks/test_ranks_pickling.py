@@ -12,7 +12,7 @@ import torch
 
 from zerolab.collectives import Collectives
 from zerolab.ranks import launch
-from zerolab.ranks.pickling import dumps, loads, memory_of
+from zerolab.ranks.pickling import dumps, loads, view_memory
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(60)]
 
@@ -231,7 +231,7 @@ def test_a_part_of_an_argument_is_a_part_of_it_in_a_rank(world: str) -> None:
 def test_a_tensor_of_more_than_4_gib_travels_whole() -> None:
     # Its memory is asked for and never touched.
     nbytes = 2**32 + 4
-    assert memory_of(torch.empty(nbytes, dtype=torch.uint8).untyped_storage()).nbytes == nbytes
+    assert view_memory(torch.empty(nbytes, dtype=torch.uint8).untyped_storage()).nbytes == nbytes
 
 
 def test_a_rank_may_return_a_cached_function() -> None:

@@ -137,6 +137,7 @@ launch(rank_functions.note_and_sleep, {str(short)!r}, ranks=2, timeout=80)
 def test_what_a_rank_started_ends_with_the_server_though_the_rank_has_left_before(tmp_path):
     source = """
 import os, subprocess
+import psutil
 from zerolab.ranks import forkserver
 ready, begun = os.pipe(), os.pipe()
 if os.fork() == 0:
@@ -146,11 +147,11 @@ if os.fork() == 0:
     os.read(begun[0], 1)
     os._exit(0)
 print(os.read(ready[0], 20).decode(), flush=True)
-wait_for = forkserver.wait_for
-forkserver.wait_for = lambda *given: (os.write(begun[1], b"x"), wait_for(*given))[1]
+wait = psutil.wait_procs
+psutil.wait_procs = lambda *given: (os.write(begun[1], b"x"), wait(*given))[1]
 forkserver.end_children(os.getpid(), lambda: None)
 """
-    done = run_script(tmp_path, source)
+    done = run_forked(tmp_path, source)
     assert_all_end([int(done.stdout)])
 
 
@@ -262,13 +263,26 @@ except InputError as error:
 rank = [place for place, value in enumerate(first) if value is not None]
 with open(f"rank-{rank[0]}", "w") as file:
     file.write(f"{list(first)} {list(second)} {refusal}")
+
+def fails(comm):
+    comm.barrier()
+    if comm.rank == 0:
+        comm.recv(torch.ones(10), 1)
+    comm.all_reduce_async(torch.ones(10))
+    raise ValueError("bad shard")
+
+launch(fails, ranks=None, timeout=None, collectives="ring")
 """
 
 
-def test_under_torchrun_a_launch_joins_the_ranks_that_are_there(tmp_path):
+def test_under_torchrun_a_launch_joins_the_ranks_that_are_there_and_one_that_fails_leaves_and_is_named(tmp_path):
+    """Python would wait for the lane of the one that fails, the lane for rank 0, that for a message; and torchrun for
+    all of them."""
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     done = run_forked(tmp_path, TORCHRUN_SCRIPT, *torchrun)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1 and "rank 1 raised ValueError: bad shard" in done.stderr
+    first = done.stderr.partition("Root Cause (first observed failure)")[2]
+    assert "rank      : 1 " in first and "exitcode  : 1 " in first
     refusal = "ranks is 3, but torchrun started 2; pass ranks=2, or ranks=None to take what is there"
     assert (tmp_path / "rank-0").read_text() == f"[3.0, None] [5.0, None] {refusal}"
     assert (tmp_path / "rank-1").read_text() == f"[None, 3.0] [None, 5.0] {refusal}"
@@ -313,23 +327,3 @@ launch(hangs, ranks=2, timeout=2)
     # Both are overdue; torchrun may end one before it has said so.
     said = ("rank 0 did not finish within 2 s: it waits to receive from rank 1 (40 bytes)", "rank 1 did not finish")
     assert any(words in done.stderr for words in said)
-
-
-def test_under_torchrun_a_rank_that_fails_leaves_though_its_lane_waits_for_others_and_is_named(tmp_path):
-    """Python would wait for the lane, the lane for rank 0, that for a message; and torchrun for all of them."""
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    source = """
-import torch
-from zerolab.ranks import launch
-def fails(comm):
-    comm.barrier()
-    if comm.rank == 0:
-        comm.recv(torch.ones(10), 1)
-    comm.all_reduce_async(torch.ones(10))
-    raise ValueError("bad shard")
-launch(fails, ranks=None, timeout=None, collectives="ring")
-"""
-    done = run_forked(tmp_path, source, *torchrun)
-    assert done.returncode == 1 and "rank 1 raised ValueError: bad shard" in done.stderr
-    first = done.stderr.partition("Root Cause (first observed failure)")[2]
-    assert "rank      : 1 " in first and "exitcode  : 1 " in first

@@ -123,16 +123,16 @@ def test_a_wire_joins_what_touches_and_fills_gaps_that_are_long_enough() -> None
     wire = Wire()
     for start, stop in [(0.0, 1.0), (3.0, 4.0), (1.0, 2.0), (6.0, 7.0)]:
         wire.take(start, stop)
-    assert (wire._starts, wire._stops) == ([0.0, 3.0, 6.0], [2.0, 4.0, 7.0])
+    assert wire.busy == [(0.0, 2.0), (3.0, 4.0), (6.0, 7.0)]
     assert [wire.free(0.5, seconds) for seconds in (1.0, 2.0, 3.0)] == [2.0, 4.0, 7.0]
     wire.take(2.0, 3.0)
-    assert (wire._starts, wire._stops) == ([0.0, 6.0], [4.0, 7.0])
+    assert wire.busy == [(0.0, 4.0), (6.0, 7.0)]
 
 
 def test_sums_that_differ_by_rounding_leave_no_gap_and_need_none() -> None:
     wires = Wires(2)
     ends = [wires.carry(0, 1, 0.0, 0.1)[1] for _ in range(1000)]
-    assert ends[-1] == pytest.approx(100.0) and len(wires._out[0]._starts) == 1
+    assert ends[-1] == pytest.approx(100.0) and len(wires._out[0].busy) == 1
     wires.carry(0, 1, 200.0, 0.3)
     # Three tenths fit exactly before it, however they add up.
     for _ in range(3):

@@ -150,7 +150,7 @@ def test_ranks_are_born_with_settings_of_malloc_and_programs_that_they_start_are
 
 def test_the_tunables_that_somebody_has_set_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.perturb=1")
-    ours = forkserver.malloc_settings()["GLIBC_TUNABLES"]
+    ours = forkserver.make_malloc_settings()["GLIBC_TUNABLES"]
     assert ours.startswith("glibc.malloc.perturb=1:glibc.malloc.tcache_count=0:")
     monkeypatch.setenv("ZEROLAB_KEEP_FREED_MEMORY", "0")
-    assert forkserver.malloc_settings() == {}
+    assert forkserver.make_malloc_settings() == {}

@@ -1,8 +1,7 @@
 """The life of a rank process: set up, join the others, run the function, report, wait for the end.
 
-Two pipes tie it to its parent. On `report` it says that it has an outcome; on `lifeline` nobody ever writes: it ends
-when the parent closes it, or dies. A rank that has reported stays until then, so that its last messages arrive and
-its peers do not mistake its end for a failure.
+A pipe ties it to its parent. The rank sends its outcome, and nobody sends it anything: the pipe ends when the parent
+closes it, or dies. A rank stays until then, so that its last messages arrive and its peers see no failure.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from zerolab.collectives import Collectives, build
+from zerolab.collectives import build
 from zerolab.collectives.transport import Transport
 from zerolab.ranks import folders
 from zerolab.ranks.board import Board, BoardPen
-from zerolab.ranks.failure import Unreturned, failed
+from zerolab.ranks.failure import Unreturned, make_outcome
 from zerolab.ranks.job import Job, Outcome
 from zerolab.ranks.pages import begin_heap
 from zerolab.ranks.pickling import dumps, loads
@@ -40,7 +39,7 @@ from zerolab.ranks.seeds import seed_all
 SPARE_SECONDS = 60.0
 
 
-def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
+def main(job: Job, rank: int, pipe: Connection) -> None:
     """Run rank `rank` of a job, in a process of its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.setpgid(0, 0)
@@ -52,8 +51,7 @@ def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
     os.chdir(job.working_directory)
     linecache.cache.update(job.sources)
     finished = threading.Event()
-    released = threading.Event()
-    watch = threading.Thread(target=_watch, args=(lifeline, job, finished, released), daemon=True)
+    watch = threading.Thread(target=_watch, args=(pipe, job, finished), daemon=True)
     watch.start()
     try:
         begin_heap()
@@ -62,13 +60,12 @@ def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
         transport = _join(job, rank)
         outcome = run(job, transport, job.file("function").read_bytes())
         sys.stdout.flush()
-        sys.stderr.flush()
     except BaseException as error:
         # SystemExit, too, is the end of this rank and not of the launch.
-        outcome = failed(error)
+        outcome = make_outcome(error)
     finished.set()
-    report.send_bytes(pickle.dumps(outcome))
-    released.wait()
+    pipe.send_bytes(pickle.dumps(outcome))
+    watch.join()
     if outcome.error:
         folders.leave(1)
     if "nccl" in job.backend:
@@ -76,36 +73,25 @@ def main(job: Job, rank: int, lifeline: Connection, report: Connection) -> None:
     # gloo's group ends with the process: taking it apart first would take a quarter of a short launch.
 
 
-def make_comm(transport: Transport, job: Job) -> Collectives | Transport:
-    """What the rank function talks through."""
-    if job.collectives == "transport":
-        return transport
-    # In lockstep the transport itself keeps the link's virtual time.
-    link = job.link if isinstance(transport, ProcessTransport) else None
-    return build(transport, impl=job.collectives, link=link, trace=job.trace, check=job.check)
-
-
 def run(job: Job, transport: Transport, packed: bytes) -> Outcome:
     """Unpack the function and its arguments, call it, and pickle what it returns."""
     result, spans = call(job, transport, *loads(packed))
-    kind = type(result).__name__
     try:
-        packed = dumps(result)
+        return Outcome(dumps(result), when=time.monotonic(), events=spans)
     except Exception as error:
         raise Unreturned(
-            f"returned a {kind} that cannot travel back ({error}); return numbers, tensors, or lists and dicts of them"
+            f"returned a {type(result).__name__} that cannot travel back ({error}); return numbers, tensors, or lists "
+            "and dicts of them"
         ) from None
-    if len(packed) > job.max_result_bytes:
-        raise Unreturned(
-            f"returned a {kind} of {len(packed)} bytes, over the limit of {job.max_result_bytes:.0f}; return less, or "
-            "raise max_result_mb"
-        )
-    return Outcome(packed, when=time.monotonic(), events=spans)
 
 
 def call(job: Job, transport: Transport, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What the function returns, and what was traced."""
-    comm = make_comm(transport, job)
+    comm: Any = transport
+    if job.collectives != "transport":
+        # In lockstep the transport itself keeps the link's virtual time.
+        link = job.link if isinstance(transport, ProcessTransport) else None
+        comm = build(transport, impl=job.collectives, link=link, trace=job.trace, check=job.check)
     result = function(comm, *args, **kwargs)
     comm.close()
     transport.check_result(result)
@@ -131,9 +117,8 @@ def _join(job: Job, rank: int) -> Transport:
     device = torch.device(job.devices[rank])
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    for _, name in socket.if_nameindex():
-        if name in ("lo", "lo0"):
-            os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = name
+    for loopback in {"lo", "lo0"} & {name for _, name in socket.if_nameindex()}:
+        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = loopback
     nccl = "nccl" in job.backend
     dist.init_process_group(
         job.backend,
@@ -147,13 +132,11 @@ def _join(job: Job, rank: int) -> Transport:
     return ProcessTransport(dist.group.WORLD, device, nccl, BoardPen(Board(job.ranks, job.file("board")), rank))
 
 
-def _watch(lifeline: Connection, job: Job, finished: threading.Event, released: threading.Event) -> None:
-    """End with the parent: at once if the function is still running, in good order if it has reported."""
+def _watch(pipe: Connection, job: Job, finished: threading.Event) -> None:
+    """Return when the parent lets go of a rank that has reported; end one that has not."""
     with suppress(EOFError, OSError):
-        lifeline.recv_bytes()
-    if finished.is_set():
-        released.set()
-    else:
-        # A parent that lives has read what it needs; one that was killed cannot clean up.
+        pipe.recv_bytes()
+    if not finished.is_set():
+        # A parent that was killed cannot clean up.
         shutil.rmtree(job.directory, ignore_errors=True)
         folders.leave(1)

@@ -10,11 +10,9 @@ import traceback
 import torch.distributed as dist
 
 from zerolab.errors import DeadlockError, MismatchError, RankError
-from zerolab.ranks.job import Outcome
+from zerolab.ranks.job import LOST, RAISED, Outcome
 
 _KEPT = {"DeadlockError": DeadlockError, "MismatchError": MismatchError}
-_RAISED = re.compile(r"[\w.]*(Error|Exception)\b")
-"""How the last line of a traceback begins."""
 
 
 class RankTraceback(Exception):  # noqa: N818 (it is no error, it carries one's text)
@@ -25,8 +23,8 @@ class RankTraceback(Exception):  # noqa: N818 (it is no error, it carries one's 
 
 
 class RankFailure(RankError):  # noqa: N818 (RankError is its base)
-    """A rank raised or died. `rank` is its number, `error` the name of the exception's type (or "" if the process
-    died without one) and `traceback` the text of the rank's traceback and of what it wrote to standard error."""
+    """A rank raised or died. `error` is the name of the exception's type or the signal, and `traceback` the text of the
+    rank's traceback or of what it wrote to standard error."""
 
     def __init__(self, message: str, rank: int, error: str = "", traceback: str = "") -> None:
         super().__init__(message)
@@ -42,10 +40,10 @@ class PeerLost(RankError):  # noqa: N818 (it never reaches a user: the peer's ow
 
 
 class Unreturned(RankError):  # noqa: N818 (seen only by the parent)
-    """A rank returned what cannot travel, or left messages behind; the message lacks only the rank's number."""
+    """A rank returned what cannot travel, or left messages behind."""
 
 
-def failed(error: BaseException) -> Outcome:
+def make_outcome(error: BaseException) -> Outcome:
     """The outcome of a rank that raised."""
     kind = type(error)
     name = kind.__name__ if kind.__module__ in ("builtins", "zerolab.errors") else f"{kind.__module__}.{kind.__name__}"
@@ -54,28 +52,28 @@ def failed(error: BaseException) -> Outcome:
         message=str(error),
         traceback=traceback_text(error),
         when=time.monotonic(),
-        secondary=is_secondary(error),
+        blame=LOST if is_secondary(error) else RAISED,
     )
 
 
-def rank_failure(rank: int, outcome: Outcome) -> RankError:
-    """The caller's error for an exception of rank `rank`. A deadlock or a mismatch that a rank named stays one."""
+def make_failure(rank: int, outcome: Outcome) -> RankError:
+    """The caller's error for an exception of rank `rank`."""
     error, message, traceback = outcome.error, outcome.message, outcome.traceback
     if kept := _KEPT.get(error):
         failure: RankError = kept(message)
         failure.__cause__ = RankTraceback(traceback)
         return failure
     if error.endswith(Unreturned.__name__):
-        return RankFailure(f"rank {rank} {message}", rank, error)
-    if error == "SystemExit":
+        message, traceback = f"rank {rank} {message}", ""
+    elif error == "SystemExit":
         message = f"rank {rank} called sys.exit({message}) before the others had finished; return instead"
-        return RankFailure(message, rank, error, traceback)
-    said = f": {message}" if message else ""
-    return RankFailure(f"rank {rank} raised {error}{said}", rank, error, traceback)
+    else:
+        message = f"rank {rank} raised {error}{f': {message}' if message else ''}"
+    return RankFailure(message, rank, error, traceback)
 
 
 def traceback_text(error: BaseException) -> str:
-    """The traceback of an exception, from the rank function on: the frames that called it are ours, not the user's."""
+    """The traceback of an exception, from the rank function on: the frames before are ours."""
     frame = error.__traceback__
     while frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith("zerolab.ranks."):
         frame = frame.tb_next
@@ -84,25 +82,23 @@ def traceback_text(error: BaseException) -> str:
 
 
 def is_secondary(error: BaseException) -> bool:
-    """Whether an error says no more than that another rank is gone, which may have returned, or died, and is then what
-    to report."""
+    """Whether an error says no more than that another rank is gone, which is then what to report."""
     signs = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "SO_ERROR: Connection refused")
     lost = isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
     return lost or isinstance(error, PeerLost | dist.DistBackendError) or isinstance(error.__cause__, BrokenPipeError)
 
 
-def died(rank: int, exit_code: int, stderr: str = "") -> RankFailure:
-    """The caller's error for a rank whose process ended without a word. A negative code is a signal's number."""
+def describe_death(rank: int, exit_code: int, stderr: str = "") -> RankFailure:
+    """The caller's error for a rank whose process ended without a word."""
     if exit_code < 0:
         # Most of the real-time signals have no name.
         name = next((it.name for it in signal.Signals if it == -exit_code), f"signal {-exit_code}")
         hint = "; it may have run out of memory" if name == "SIGKILL" else ""
         return RankFailure(f"rank {rank} was killed by {name}{hint}", rank, name, stderr)
     last = stderr.rpartition("\n")[2]
-    why = f" ({last})" if _RAISED.match(last) else ""
-    return RankFailure(
+    why = f" ({last})" if re.match(r"[\w.]*(Error|Exception)\b", last) else ""
+    message = (
         f"rank {rank} ended with exit code {exit_code} before it returned{why}; look for os._exit in what it runs, or "
-        "for a limit on memory, open files or processes",
-        rank,
-        traceback=stderr,
+        "for a limit on memory, open files or processes"
     )
+    return RankFailure(message, rank, traceback=stderr)

@@ -1,8 +1,5 @@
 """What does not outlive this process: its temporary folders, removed when it ends (if it is killed, by its fork
-server), and what it takes away even where it ends at once.
-
-A rank that failed, or whose peers did, does not take its interpreter apart: threads may wait for messages that nobody
-sends. `os._exit` skips all clean-up, so what would stay in the world outside (a file, ranks of its own) is named here.
+server), and what it takes away even where it ends at once, as a rank that failed does: `os._exit` skips all clean-up.
 """
 
 from __future__ import annotations
@@ -22,15 +19,13 @@ from zerolab.errors import DiskError
 
 prefix = f"zerolab-{secrets.token_hex(3)}-"
 """How the names of this process's folders begin. It is short, since the name of a socket is, too."""
-LONGEST = 64
-"""Characters of a place where a socket's folder may be."""
 _open: set[Path] = set()
-_place: list[str] = []
-"""Where a rank makes its folders: in its launch's, with which they end. Empty elsewhere."""
+_launch = ""
+"""In a rank, its launch's folder."""
 
 farewells: WeakSet[Callable[[], object]] = WeakSet()
-"""Called before a process ends at once. They take no time, wait for nobody, and leave memory and descriptors that other
-threads may be using as they are. Whoever adds one holds it for as long as it is needed."""
+"""Called before a process ends at once. They wait for nobody, and leave what other threads may be using as it is.
+Whoever adds one holds it for as long as it is needed."""
 
 
 def leave(code: int) -> NoReturn:
@@ -40,7 +35,6 @@ def leave(code: int) -> NoReturn:
 
 
 def say_farewell() -> None:
-    """Call all farewells, whatever becomes of one."""
     for farewell in list(farewells):
         with suppress(Exception):
             farewell()
@@ -57,14 +51,15 @@ def temporary_folder(kind: str) -> Iterator[Path]:
         _open.discard(folder)
 
 
-def make_folder(kind: str, short: bool = False) -> Path:
-    """A private folder, gone when this process ends; `short`: with a name that leaves room for a socket's, which has a
-    hundred characters at most. Raises a DiskError where there is no room for it."""
-    place = _place[0] if _place else None
-    if short and len(place or tempfile.gettempdir()) > LONGEST and os.path.isdir("/tmp"):
-        place = "/tmp"
+def place() -> str:
+    """Where this process makes its folders: a rank in its launch's, with which they end."""
+    return _launch or tempfile.gettempdir()
+
+
+def make_folder(kind: str, where: str = "") -> Path:
+    """A private folder, gone when this process ends. Raises a DiskError where there is no room for it."""
     try:
-        folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{kind}", dir=place))
+        folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{kind}", dir=where or place()))
     except OSError as error:
         raise DiskError(
             f"there is no place for temporary files ({reason(error)}); free some room in the temporary folder, or name "
@@ -83,7 +78,8 @@ def remove_all() -> None:
 
 def within(folder: Path) -> None:
     """From now on make folders in this one: it belongs to another process, which removes them with it."""
-    _place[:] = [str(folder)]
+    global _launch
+    _launch = str(folder)
 
 
 def _forget() -> None:

@@ -1,10 +1,8 @@
 """How a rank process starts: forked, in milliseconds, by Python's own fork server, which has imported torch once.
 
 The parent may be a notebook kernel with threads and a live CUDA context, so it must not fork itself; a server that does
-nothing but import and fork may. Functions travel by value, so scripts need no `if __name__ == "__main__"` guard.
-
-The server ends when its client does, and its ranks before it: they do not hold the pipe by which it sees that end, and
-Linux kills them should the server be killed; elsewhere a thread of theirs sees that the parent is gone (`child.py`).
+nothing but import and fork may. It ends when its client does, and its ranks before it: they do not hold the pipe by
+which it sees that end. Linux kills them should the server be killed; elsewhere a thread of theirs sees it (`child.py`).
 """
 
 from __future__ import annotations
@@ -32,77 +30,59 @@ _server: Any = forkserver._forkserver
 # Named, not imported: it holds the rooms above this one, which no rank needs to start but most rank functions use.
 PRELOAD = ["zerolab.preload"]
 TUNABLES = {"tcache_count": 0, "mmap_max": 0, "trim_threshold": 1 << 40}
-"""Settings of glibc's malloc in ranks, which keep what they free: a training step takes the same memory again and
-again, and the system would fill it with zeros each time. Torch asks for blocks aligned at 64 bytes, glibc cuts their
-ends off, and its cache of small blocks (tcache) hands those out, so that a freed block is too short for its tensor."""
+"""Settings of glibc's malloc in ranks, which keep what they free: the system would fill it with zeros in each step. Of
+blocks that torch wants aligned glibc cuts the ends off, which its tcache hands out: a freed block is then too short."""
 LEFTOVERS = "ZEROLAB_LEFTOVERS"
 """The variable by which a server knows what to remove if its client was killed: a pattern of paths."""
+LONGEST = 64
 GRACE_SECONDS = 1.0
-"""How long ranks whose parent has ended may take to leave by themselves."""
-_served: tuple[int | None, int] = None, -1
-"""The server, and the pipe by which it sees our end."""
+"""Characters of a place where sockets may be; how long ranks whose parent has ended may take to leave."""
 _KILLED_WITH_PARENT, _CHILD_SUBREAPER = 1, 36  # of linux/prctl.h
 
 # Python's table of child processes is not safe against two threads that start or poll at once.
 process_table = threading.RLock()
 
 
-def new_process(target: Any, args: tuple[Any, ...], name: str) -> BaseProcess:
-    """A process that will call `target(*args)` once `start` has started it; arguments may hold connections."""
+def start_process(target: Any, args: tuple[Any, ...], name: str) -> BaseProcess:
+    """A process that calls `target(*args)`; arguments may hold connections. Raises EOFError or OSError where the server
+    cannot."""
     context: Any = multiprocessing.get_context("forkserver")
     process: BaseProcess = context.Process(target=_begin, args=(target, *args), name=name, daemon=False)
-    return process
-
-
-def start(process: BaseProcess) -> None:
-    """Start a process. Raises EOFError or OSError where the server cannot."""
     with process_table:
         start_server()
         with _outside({}):
             process.start()
+    return process
 
 
 def start_server() -> None:
     """Start the server unless it runs, and do not wait for it, so that a first launch later finds its imports done."""
-    global _served
     # Python starts it below, and would let interrupts through again.
     resource_tracker.ensure_running()
-    with process_table, _outside(server_environment()):
+    with process_table, _outside(make_server_environment()):
         _server.set_forkserver_preload(PRELOAD)
         _server.ensure_running()
-        if _server._forkserver_pid != _served[0]:
-            _forget_lifeline()
-            # A process that is started would hold what stands here, and keep the server from seeing our end.
-            _served = _server._forkserver_pid, _server._forkserver_alive_fd
-            _server._forkserver_alive_fd = os.open(os.devnull, os.O_RDONLY)
 
 
 def end_server() -> None:
-    """End the server and all that it has forked, and wait for that."""
-    _forget_lifeline()
-    _server._stop()
+    """End the server and all that it has forked, and wait for that; also in the middle of its start."""
+    _server._stop_unlocked()
 
 
-def _forget_lifeline() -> None:
-    global _served
-    with suppress(OSError):
-        os.close(_served[1])
-    _served = None, -1
-
-
-def server_environment() -> dict[str, str]:
+def make_server_environment() -> dict[str, str]:
     """What a server finds in its environment beside what is in ours."""
     config: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     if not os.path.isdir(config.get("tempdir") or ""):
-        # Where Python makes the socket by which servers are asked; its own folder would outlive a kill.
-        config["tempdir"] = str(folders.make_folder("", short=True))
+        # Where Python makes the socket by which servers are asked, whose path has a hundred characters at most. Its own
+        # folder would outlive a kill.
+        long = len(folders.place()) > LONGEST and os.path.isdir("/tmp")
+        config["tempdir"] = str(folders.make_folder("", "/tmp" if long else ""))
     places = {tempfile.gettempdir(), os.path.dirname(config["tempdir"])}
-    return {LEFTOVERS: os.pathsep.join(f"{place}/{folders.prefix}*" for place in places), **malloc_settings()}
+    return {LEFTOVERS: os.pathsep.join(f"{place}/{folders.prefix}*" for place in places), **make_malloc_settings()}
 
 
-def malloc_settings() -> dict[str, str]:
-    """The variable of the environment that has a new process keep what it frees, if its C library is glibc.
-    ZEROLAB_KEEP_FREED_MEMORY=0 leaves glibc as it is."""
+def make_malloc_settings() -> dict[str, str]:
+    """The variable that has a new process keep what it frees, unless ZEROLAB_KEEP_FREED_MEMORY=0."""
     if os.environ.get("ZEROLAB_KEEP_FREED_MEMORY") == "0":
         return {}
     given = os.environ.get("GLIBC_TUNABLES")
@@ -120,12 +100,9 @@ def _begin(target: Any, *args: Any) -> None:
 
 
 def _forget_server() -> None:
-    """In a fork of this process: the server is the parent's, which alone can wait for it; whoever launches ranks here
-    gets one of its own."""
-    _forget_lifeline()
+    """In a fork of this process: the server is the parent's; a launch here gets its own."""
     if _server._forkserver_alive_fd is not None:
-        with suppress(OSError):
-            os.close(_server._forkserver_alive_fd)
+        os.close(_server._forkserver_alive_fd)
     _server.__init__()
 
 
@@ -133,8 +110,7 @@ os.register_at_fork(after_in_child=_forget_server)
 
 
 def die_with_parent() -> None:
-    """From now on this process is killed when the thread that forked it ends (Linux). A server has one thread, so that
-    is when the server ends."""
+    """From now on this process is killed when the thread that forked it ends (Linux): a server has one."""
     parent = os.getppid()
     _prctl(_KILLED_WITH_PARENT, signal.SIGKILL)
     if os.getppid() != parent:
@@ -143,7 +119,7 @@ def die_with_parent() -> None:
 
 
 def gather_descendants() -> None:
-    """Orphans among what this process started become its own children (Linux), so that they can be found."""
+    """Orphans among what this process started become its own children (Linux)."""
     _prctl(_CHILD_SUBREAPER, 1)
 
 
@@ -153,36 +129,24 @@ def _prctl(option: int, value: int) -> None:
 
 
 def end_children(server: int, remove: Callable[[], None]) -> None:
-    """End the server `server`, whose client has ended: all that it forked, what these have started, and then itself.
-    Removes what the client may have left. In a fork of the server it does nothing."""
+    """End the server `server`, whose client has ended, and all that it forked and these have started; `remove` what the
+    client may have left. In a fork of the server it does nothing."""
     if os.getpid() != server:
         return
-    try:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        gather_descendants()
-        wait_for(psutil.Process().children(), GRACE_SECONDS)
-        while found := psutil.Process().children(recursive=True):
-            for process in found:
-                with suppress(psutil.Error):
-                    process.kill()
-            wait_for(found, 0.02)
-        remove()
-    finally:
-        os._exit(0)
-
-
-wait_for = psutil.wait_procs
+    gather_descendants()
+    psutil.wait_procs(psutil.Process().children(), GRACE_SECONDS)
+    while found := psutil.Process().children(recursive=True):
+        for process in found:
+            with suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(found, 0.02)
+    remove()
+    os._exit(0)
 
 
 @contextmanager
 def _outside(environment: dict[str, str]) -> Iterator[None]:
-    """What is started in the block finds these variables, and no file of `__main__` to run. It does not hear the
-    terminal's Ctrl-C: its parent does, at the end of the block, and ends it. (Another thread may take the signal, and
-    Python hands it to the main thread all the same.)"""
-    handler, came = signal.getsignal(signal.SIGINT), []
-    held = threading.current_thread() is threading.main_thread() and callable(handler)
-    if held:
-        signal.signal(signal.SIGINT, lambda *signalled: came.append(signalled))
+    """What is started in the block finds these variables, no file of `__main__` to run, and no Ctrl-C to hear."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
     earlier = {name: os.environ.get(name) for name in environment}
@@ -194,7 +158,3 @@ def _outside(environment: dict[str, str]) -> Iterator[None]:
             os.environ.pop(name) if value is None else os.environ.update({name: value})
         sys.modules["__main__"] = main
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if held:
-            signal.signal(signal.SIGINT, handler)
-        if came:
-            handler(*came[0])  # type: ignore[operator,misc]

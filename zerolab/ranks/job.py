@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import linecache
 import math
 import os
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +23,14 @@ DEVICES = ("auto", "cpu", "cuda")
 MAX_RANKS, MAX_VIRTUAL_RANKS = 128, 65536
 
 
+def find_cell_sources() -> dict[str, Any]:
+    """Code that lives in no file, such as a notebook's cells, so that ranks' tracebacks can quote it."""
+    return {name: entry for name, entry in list(linecache.cache.items()) if len(entry) == 4 and entry[1] is None}
+
+
 @dataclass(frozen=True)
 class Job:
-    """Everything that ranks of one launch need to know, apart from the function itself. Times are in seconds."""
+    """What ranks of a launch need to know, apart from the function. Times are in seconds."""
 
     ranks: int
     timeout: float
@@ -32,19 +39,19 @@ class Job:
     backend: str  # torch's name, such as "gloo" or "cpu:gloo,cuda:nccl"
     threads: int
     collective_timeout: float = math.inf
-    max_result_bytes: float = math.inf
     link: Any = None
     trace: bool = False
     check: bool = False
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
+    prints: str = "quiet"
     directory: Path = Path()  # the launch's own, private and temporary
     working_directory: str = ""
-    sources: dict[str, Any] = field(default_factory=dict)  # code that has no file, for tracebacks: a notebook's cells
+    sources: dict[str, Any] = field(default_factory=find_cell_sources)
+    start: float = field(default_factory=time.perf_counter)
 
     @property
     def call_seconds(self) -> float:
-        """Seconds that one call may take: as many as it was given, and never more than the launch has. A number that
-        torch takes, too."""
+        """Seconds that one call may take, as a number that torch takes, too."""
         return min(self.timeout, self.collective_timeout, 1e7)
 
     def file(self, what: str, rank: int | None = None) -> Path:
@@ -52,19 +59,23 @@ class Job:
         return self.directory / (what if rank is None else f"{what}-{rank}")
 
 
+RAISED, DIED, LOST = 0, 1, 2
+"""What a failed rank did: the last only since it lost another one."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How a rank ended. `result` is pickled; `error` is the name of an exception's type, empty when all went well.
 
-    `when` is in seconds of the machine's monotonic clock, the same for all its processes. `secondary` marks a failure
-    that only follows from another rank's, such as a lost connection."""
+    `when` is in seconds of the machine's monotonic clock, the same for all its processes. Of several failures those
+    with the least `blame` are reported."""
 
     result: bytes = b""
     error: str = ""
     message: str = ""
     traceback: str = ""
     when: float = 0.0
-    secondary: bool = False
+    blame: int = RAISED
     events: Any = None
 
 
@@ -77,20 +88,19 @@ class Results(list[Any]):
     """
 
     def __init__(
-        self, values: Iterable[Any], printed: list[str], seconds: float, trace: list[Any] | None = None
+        self, job: Job, values: Iterable[Any], printed: list[str], trace: Iterable[Any], seconds: float | None = None
     ) -> None:
         super().__init__(values)
         self.printed = printed
-        self.seconds = seconds
-        self.trace = trace
+        self.seconds = time.perf_counter() - job.start if seconds is None else seconds
+        self.trace = [*trace] if job.trace else None
 
 
 def choose_devices(device: str, ranks: int, world: str = "processes") -> tuple[tuple[str, ...], str]:
     """The device of each rank, and torch's name of the backend that joins them.
 
-    A GPU each if there are enough, over NCCL. Fewer GPUs than ranks are shared in turn, over gloo, since two ranks
-    of NCCL cannot share one. No GPU, or ranks that take turns in one process: the CPU. "auto" stands for what the
-    variable ZEROLAB_DEVICE of the environment says, if it is set.
+    A GPU each if there are enough, over NCCL; fewer are shared in turn, over gloo, since two ranks of NCCL cannot share
+    one. "auto" stands for what the environment's ZEROLAB_DEVICE says, if it is set.
     """
     if world != "processes":
         if device == "cuda":
@@ -98,20 +108,17 @@ def choose_devices(device: str, ranks: int, world: str = "processes") -> tuple[t
                 f'device="cuda": ranks of world="{world}" take turns in one process, and a GPU works on after its '
                 'rank\'s turn; use device="cpu", or world="processes"'
             )
-        return ("cpu",) * ranks, "gloo"
-    device = named("ZEROLAB_DEVICE", DEVICES) if device == "auto" else device
+        device = "cpu"
+    device = read_word("ZEROLAB_DEVICE", DEVICES) if device == "auto" else device
     gpus = torch.cuda.device_count() if device != "cpu" else 0
     if device == "cuda" and gpus == 0:
         raise InputError('device="cuda": torch sees no GPU here; use device="cpu" or "auto"')
-    if gpus == 0:
-        return ("cpu",) * ranks, "gloo"
-    devices = tuple(f"cuda:{rank % gpus}" for rank in range(ranks))
+    devices = tuple(f"cuda:{rank % gpus}" if gpus else "cpu" for rank in range(ranks))
     return devices, "cpu:gloo,cuda:nccl" if gpus >= ranks else "gloo"
 
 
 def check_timed(device: torch.device | str, link: object, trace: bool) -> None:
-    """Refuse a simulated link and a trace where ranks have GPUs: both go by when the host begins and ends a call, and a
-    GPU runs what it is given later than that."""
+    """Refuse a simulated link and a trace on GPUs: both go by when the host begins and ends a call."""
     name = "link" if link is not None else "trace" if trace else None
     if name is not None and str(device).startswith("cuda"):
         raise InputError(
@@ -121,13 +128,11 @@ def check_timed(device: torch.device | str, link: object, trace: bool) -> None:
 
 
 def choose_collectives(asked: str, devices: Sequence[str], one_machine: bool, linked: bool, nccl: bool) -> str:
-    """What "auto" stands for: torch's collectives for several ranks that NCCL joins (`nccl`), shared memory for several
-    on the CPU of one machine, else our rings. On a simulated link (`linked`) always our rings: a link prices messages,
-    which travel while a rank computes.
+    """What "auto" stands for: torch's collectives for several ranks that NCCL joins, shared memory for several on one
+    machine's CPU, else our rings; these on a simulated link, too, which prices messages.
 
-    NCCL chooses its algorithm, and with it the order of addition, by the size of a call. All ranks get the same bits,
-    but reduce-scatter and all-reduce of one tensor may differ in the last, and with them ZeRO's stages. To compare bits
-    on GPUs ask for "ring".
+    NCCL chooses its algorithm, and with it the order of addition, by the size of a call: reduce-scatter and all-reduce
+    of one tensor may differ in the last bit, and with them ZeRO's stages. To compare bits on GPUs ask for "ring".
     """
     if asked != "auto":
         return asked
@@ -138,12 +143,12 @@ def choose_collectives(asked: str, devices: Sequence[str], one_machine: bool, li
     return "shared" if one_machine and {*devices} == {"cpu"} and is_possible() else "ring"
 
 
-def wanted(asked: str, linked: bool) -> str:
+def read_collectives(asked: str, linked: bool) -> str:
     """The same word, or in place of "auto" what `zerolab launch --collectives` asks of the ranks that it starts."""
-    return named("ZEROLAB_COLLECTIVES", COLLECTIVES) if asked == "auto" and not linked else asked
+    return read_word("ZEROLAB_COLLECTIVES", COLLECTIVES) if asked == "auto" and not linked else asked
 
 
-def named(variable: str, words: Sequence[str]) -> str:
+def read_word(variable: str, words: Sequence[str]) -> str:
     """The word that a variable of the environment says."""
     name = os.environ.get(variable, "auto")
     if name not in words:

@@ -1,9 +1,7 @@
-"""Ranks that are there already, which somebody else has started: torchrun's, on one machine or many, and those of a
-process group that a script or a test has made.
+"""Ranks that somebody else has started: torchrun's, and those of a process group that a script has made.
 
 Under torchrun this process is one rank. The first `launch` joins the world that the environment describes, and later
-ones meet in the same one, until the process ends. What a rank prints goes where torchrun sends it; an exception that
-nobody catches ends the rank at once, and torchrun ends the others.
+ones meet in the same one. An exception that nobody catches ends the rank at once, and torchrun ends the others.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ import signal
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -28,14 +25,14 @@ from torch.distributed import distributed_c10d
 
 from zerolab.collectives import Collectives, Link, build
 from zerolab.collectives.shared.peers import host_number, is_possible
-from zerolab.collectives.torch_ import backends_of, carriers, connect, new_group
+from zerolab.collectives.torch_ import backends_of, carriers, connect
 from zerolab.errors import InputError
 from zerolab.ranks.board import BoardPen, Hangs
 from zerolab.ranks.child import SPARE_SECONDS, call
-from zerolab.ranks.failure import failed, is_secondary, rank_failure
+from zerolab.ranks.failure import is_secondary, make_failure, make_outcome
 from zerolab.ranks.folders import leave, remove_all
-from zerolab.ranks.job import Job, check_timed, choose_collectives, threads_per_rank, wanted
-from zerolab.ranks.process_transport import ProcessTransport, made
+from zerolab.ranks.job import Job, Results, check_timed, choose_collectives, read_collectives
+from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.seeds import seed_all
 
 POLL_SECONDS = 0.2
@@ -56,7 +53,7 @@ def made_world() -> bool:
     return _made_world and dist.is_initialized()
 
 
-def world_size(ranks: int | None) -> int:
+def check_world_size(ranks: int | None) -> int:
     """The size of that world, or an InputError if the caller asks for another."""
     size = int(os.environ["WORLD_SIZE"])
     if ranks is not None and ranks != size:
@@ -66,22 +63,15 @@ def world_size(ranks: int | None) -> int:
     return size
 
 
-def run_torchrun(
-    job: Job, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], threads: int | None
-) -> tuple[list[Any], list[Any]]:
-    """Run the function as this process's rank: its result at its place among Nones, and what it traced, likewise. The
-    job's collectives are as the caller asked for them: what "auto" is shows when the ranks have met."""
+def run_torchrun(job: Job, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results:
+    """Run the function as this process's rank: its result at its place among Nones, and what it traced, likewise."""
     global _failed
     if not _running.acquire(blocking=False):
         raise InputError("under torchrun a rank cannot launch inside a launch; call the inner function directly")
     _failed = True
     try:
-        transport = _join(job)
-        here = os.environ.get("LOCAL_WORLD_SIZE", "1")
-        collectives = choose_collectives(
-            job.collectives, job.devices, int(here) == job.ranks, job.link is not None, nccl=transport.queues
-        )
-        torch.set_num_threads(threads or threads_per_rank(int(here)))
+        transport, collectives = _join(job)
+        torch.set_num_threads(job.threads)
         seed_all()
         with _reported_when_overdue(job, transport.rank, transport.pen):
             try:
@@ -89,15 +79,15 @@ def run_torchrun(
                 # Nobody leaves, and closes its connections, while another rank still has messages to finish.
                 dist.all_reduce(torch.zeros(1, device="cpu"), group=transport.host)
             except Exception as error:
-                raise rank_failure(transport.rank, failed(error)) from error
+                raise make_failure(transport.rank, make_outcome(error)) from error
         _failed = False
     finally:
         _running.release()
-    before, after = [None] * transport.rank, [None] * (job.ranks - transport.rank - 1)
-    return [*before, value, *after], [*before, spans, *after]
+    values, traced = ([it if rank == transport.rank else None for rank in range(job.ranks)] for it in (value, spans))
+    return Results(job, values, [""] * job.ranks, traced)
 
 
-def _join(job: Job) -> ProcessTransport:
+def _join(job: Job) -> tuple[ProcessTransport, str]:
     device = torch.device("cpu")
     if job.devices[0].startswith("cuda"):
         # Each rank of a machine takes the GPU of its number there, in turn if there are fewer.
@@ -124,36 +114,30 @@ def _join(job: Job) -> ProcessTransport:
         )
         _end_with_world()
     assert dist.group.WORLD is not None
-    # A world that is there already, of an earlier launch or of the script, may lack what this one needs.
-    group, host = carriers(dist.group.WORLD, nccl)
-    if nccl:
-        connect(group, device)
+    linked, one_machine = job.link is not None, ranks_here == job.ranks
+    transport, collectives = enter_group(dist.group.WORLD, device, nccl, job.collectives, linked, one_machine)
     if made_world():
         # The world has the time-out of its first launch, and a script's own world that of the script.
-        for known in {dist.group.WORLD, group, host}:
+        for known in {dist.group.WORLD, transport.group, transport.host}:
             distributed_c10d._set_pg_timeout(timeout, known)
-    return ProcessTransport(group, device, nccl, host=host)
+    return transport, collectives
 
 
 @contextmanager
 def _reported_when_overdue(job: Job, rank: int, pen: BoardPen) -> Iterator[None]:
-    """End this rank with a word on what it waits for, if it takes longer than the launch may, or one of its calls
-    does."""
+    """End this rank with a word on what it waits for, if it or one of its calls takes too long."""
     over, hangs = threading.Event(), Hangs(job.collective_timeout)
     deadline = time.monotonic() + job.timeout
 
     def watch() -> None:
         while not over.wait(min(POLL_SECONDS, max(0.0, deadline - time.monotonic()))):
-            now, state = time.monotonic(), pen.state()
-            if hangs.found([state], now):
+            now, state = time.monotonic(), pen.record.copy()
+            what = f"did not finish within {job.timeout:g} s" if now >= deadline else ""
+            if hangs.find([state], now):
                 what = f"hangs: a collective or a message did not end within {hangs.seconds:g} s"
-            elif now >= deadline:
-                what = f"did not finish within {job.timeout:g} s"
-            else:
-                continue
-            sys.stderr.write(f"zerolab: rank {rank} {what}: it {state.describe() or 'computes'}\n")
-            sys.stderr.flush()
-            leave(1)
+            if what:
+                print(f"zerolab: rank {rank} {what}: it {state.describe() or 'computes'}", file=sys.stderr, flush=True)
+                leave(1)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -167,7 +151,7 @@ def _reported_when_overdue(job: Job, rank: int, pen: BoardPen) -> Iterator[None]
 
 def _end_with_world() -> None:
     """From now on this process closes the world that it made when it ends well, and leaves at once when it does not:
-    Python and NCCL would wait for calls that other ranks never enter, and torchrun for this rank."""
+    else it would wait for calls that other ranks never enter, and torchrun for this rank."""
     global _made_world
     _made_world = True
     # While the interpreter is whole: a thread of theirs that lets a tensor go later aborts the process.
@@ -213,16 +197,10 @@ def from_process_group(
         engine = ZeroEngine(model, comm, stage=2, lr=1e-3)
 
     device       where the ranks compute; default: the current GPU if NCCL joins the group, else the CPU
-    collectives  "shared", "ring" or "torch", as in `launch`. "auto": shared memory where all ranks run on the CPU of
-                 one Linux machine, torch's where NCCL joins them, the ring elsewhere and where a `link` is
-                 simulated. NCCL's order of addition is not fixed (`zerolab.ranks.job`).
+    collectives  "shared", "ring" or "torch"; "auto": see `zerolab.ranks.job.choose_collectives`
     link, trace, check  as in `launch`
 
     `comm.rank` and `comm.size` are those of the group.
-
-    Raises:
-        InputError: some ranks would take a GPU and others the CPU, a link or a trace is asked for on GPUs, or there are
-            no such collectives.
     """
     backends = backends_of(group)  # type: ignore[arg-type]  # without a group torch says so
     group = group or dist.group.WORLD
@@ -230,21 +208,22 @@ def from_process_group(
     device = choose_device(device, backends)
     check_timed(device, link, trace)
     nccl = device.type == "cuda" and backends.get("cuda") == "nccl"
+    transport, impl = enter_group(group, device, nccl, collectives, link is not None)
+    return build(transport, impl=impl, link=link, trace=trace, check=check)
+
+
+def enter_group(
+    group: dist.ProcessGroup, device: torch.device, nccl: bool, asked: str, linked: bool, here: bool | None = None
+) -> tuple[ProcessTransport, str]:
+    """This rank's transport in a group, which may lack a backend that it needs, and the collectives that "auto" stands
+    for there. A call of all its ranks, who tell each other whether they are on one machine unless they know."""
     carrier, host = carriers(group, nccl)
-    if not nccl and (used := made[carrier.group_name]):
-        # Calls of two comms carry the same numbers, and would take each other's messages: this one's has its own group.
-        number = zlib.crc32(f"{carrier.group_name} {used}".encode())
-        made[carrier.group_name] += 1
-        host = carrier = new_group(dist.get_process_group_ranks(carrier), number, dist.get_backend_config(carrier))
     transport = ProcessTransport(carrier, device, nccl, host=host)
-    one_machine = hold_alike(transport)
+    one_machine = hold_alike(transport) if here is None else here
     if nccl:
         connect(carrier, device)
-    linked = link is not None
-    impl = choose_collectives(
-        wanted(collectives, linked), [device.type] * transport.size, one_machine, linked, nccl=nccl
-    )
-    return build(transport, impl=impl, link=link, trace=trace, check=check)
+    asked = read_collectives(asked, linked)
+    return transport, choose_collectives(asked, [device.type] * transport.size, one_machine, linked, nccl)
 
 
 def choose_device(device: torch.device | str | None, backends: dict[str, str]) -> torch.device:
@@ -256,8 +235,8 @@ def choose_device(device: torch.device | str | None, backends: dict[str, str]) -
 
 
 def hold_alike(transport: ProcessTransport) -> bool:
-    """Whether all ranks can open each other's memory, as far as their numbers tell. Raises an InputError on all of them
-    where a part is on GPUs: each would choose its own collectives, and wait for the others for ever."""
+    """Whether all ranks can open each other's memory. Raises an InputError on all of them where a part is on GPUs: each
+    would choose its own collectives, and wait for the others for ever."""
     host = host_number() if is_possible() else -1 - transport.rank
     rows = transport.all_gather_ints([host, transport.device.type == "cuda"])
     on_gpu = [gpu for _, gpu in rows]

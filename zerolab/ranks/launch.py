@@ -10,11 +10,8 @@ Nothing of a launch outlives it: no process, no file, no port.
 
 from __future__ import annotations
 
-import linecache
 import math
 import os
-import pickle
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,9 +27,8 @@ from zerolab.ranks.job import (
     choose_collectives,
     choose_devices,
     threads_per_rank,
-    wanted,
 )
-from zerolab.ranks.join import is_torchrun, run_torchrun, world_size
+from zerolab.ranks.join import check_world_size, is_torchrun, run_torchrun
 from zerolab.ranks.lockstep.virtual import VirtualLaunch
 from zerolab.ranks.lockstep.world import Launch
 from zerolab.ranks.pickling import pack_function
@@ -59,7 +55,6 @@ def launch(
     device: str = "auto",
     link: Link | None = None,
     threads: int | None = None,
-    max_result_mb: float = 256.0,
     env: Mapping[str, str] | None = None,
     prints: str = "ranked",
     trace: bool = False,
@@ -70,42 +65,35 @@ def launch(
     fn           any function: a notebook's own, a lambda, a closure. `comm` is a `Collectives`.
     ranks        how many; None means 4, or under torchrun as many as there are.
     world        "processes": real ones, a GPU each if there are enough. "lockstep": all in this process, one
-                 running at a time, in the same order every time; a deadlock is seen at once and named. "virtual":
-                 rank 0 alone, in this process on tensors without values (torch's fake ones); the others are taken
-                 to do the same at the same time. It takes no memory, so there may be 65536.
+                 running at a time, in the same order every time. "virtual": rank 0 alone, on tensors without
+                 values; the others are taken to do the same at the same time, so there may be 65536.
     collectives  "shared" memory, "ring", "torch", "local" (one rank), or "transport" for the bare messages below them;
-                 "auto": see `choose_collectives`, or what `zerolab launch` was told. Only shared memory and the ring
-                 have a fixed order of addition.
+                 "auto": see `choose_collectives`. Only shared memory and the ring have a fixed order of addition.
     timeout      seconds until ranks that still run are ended and reported; None: they may run for ever.
     collective_timeout  the same for one collective, or one message. None: until `timeout`.
-    device       "cpu", "cuda", or "auto": what the environment's ZEROLAB_DEVICE says, else CUDA where there is some
-                 (never in lockstep). A rank's own is `comm.device`, which its tensors must be on.
-    link         a simulated wire: processes slow down to it, lockstep and virtual worlds keep a virtual clock by it.
-                 Not with GPUs.
+    device       "cpu", "cuda", or "auto": see `choose_devices`. A rank's tensors must be on its `comm.device`.
+    link         a simulated wire: processes slow down to it, the other worlds keep a virtual clock by it.
     threads      torch threads of each rank; None shares the cores out.
-    max_result_mb  refuse a rank's result whose pickle is larger.
     env          environment variables set in the ranks (processes), besides the caller's.
-    prints       "ranked": what ranks print is shown at the end, in rank order; "live": line by line; "quiet".
-    trace        record what ran when, see `Results.trace`. Not with GPUs.
+    prints       "ranked": what ranks print is shown at the end, in rank order; "quiet": it is in `Results.printed`.
+    trace        record what ran when, see `Results.trace`.
     check        compare all ranks' calls before each collective.
 
-    All ranks start with the same seeds. Under torchrun, `fn` runs as the rank that this process already is.
+    All ranks start with the same seeds. Under torchrun `fn` runs as this process's rank.
 
-    Raises InputError before anything starts if an argument would be ignored or never end; RankError when a rank raises,
-    dies or hangs (DeadlockError, MismatchError where that is certain). Then all ranks are ended first.
+    Raises InputError before anything starts; RankError when a rank raises, dies or hangs (DeadlockError, MismatchError
+    where that is certain), after all ranks are ended.
     """
     given = locals()
     joins = world == "processes" and is_torchrun()
-    count = world_size(ranks) if joins else 4 if ranks is None else ranks
+    count = check_world_size(ranks) if joins else 4 if ranks is None else ranks
     check_arguments(count, count if joins else MAX_VIRTUAL_RANKS if world == "virtual" else MAX_RANKS, given)
     devices, backend = choose_devices(device, count, world)
     check_timed(devices[0], link, trace)
+    real = world == "processes"
     if world == "virtual":
         collectives = "virtual"
-    elif joins:
-        collectives = wanted(collectives, link is not None)
-    else:
-        real = world == "processes"
+    elif not joins:
         collectives = choose_collectives(collectives, devices, real, link is not None, real and "nccl" in backend)
     job = Job(
         ranks=count,
@@ -114,31 +102,19 @@ def launch(
         collectives=collectives,
         devices=devices,
         backend=backend,
-        threads=threads or threads_per_rank(count),
-        max_result_bytes=max_result_mb * 1e6,
+        threads=threads or threads_per_rank(int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if joins else count),
         link=link,
         trace=trace,
         check=check and world != "virtual",
         environment={**os.environ, **(env or {})},
-        working_directory=os.getcwd() if world == "processes" else "",
-        sources=_cell_sources(),
+        prints=prints,
     )
-    start = time.perf_counter()
     if joins:
-        values, recorded = run_torchrun(job, fn, args, dict(kwargs or {}), threads)
-        return Results(values, [""] * count, time.perf_counter() - start, recorded if trace else None)
+        return run_torchrun(job, fn, args, dict(kwargs or {}))
     function = pack_function(fn, args, dict(kwargs or {}))
     if world == "processes":
-        outcomes, printed = run_processes(job, function, prints)
-        seconds = time.perf_counter() - start
-        recorded = [outcome.events for outcome in outcomes]
-    else:
-        # The link prices the virtual clock; nothing is slowed down.
-        world_of = VirtualLaunch if world == "virtual" else Launch
-        outcomes, printed, seconds, events = world_of(job, function, prints).run_alone()
-        recorded = [*events]
-    values = [pickle.loads(outcome.result) for outcome in outcomes]
-    return Results(values, printed, seconds, recorded if trace else None)
+        return run_processes(job, function)
+    return (VirtualLaunch if world == "virtual" else Launch)(job, function).run()
 
 
 def check_arguments(ranks: int, most: int, given: Mapping[str, Any]) -> None:
@@ -148,7 +124,7 @@ def check_arguments(ranks: int, most: int, given: Mapping[str, Any]) -> None:
     for name, choices in CHOICES.items():
         if given[name] not in choices:
             raise InputError(f"{name} is {given[name]!r}; choose one of {', '.join(map(repr, choices))}")
-    for name in ("timeout", "collective_timeout", "max_result_mb"):
+    for name in ("timeout", "collective_timeout"):
         value = given[name]
         if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
             raise InputError(f"{name} is {value!r}; give a positive, finite number")
@@ -157,8 +133,3 @@ def check_arguments(ranks: int, most: int, given: Mapping[str, Any]) -> None:
         raise InputError(f'collectives="{asked}" needs processes; use world="processes" or collectives="ring"')
     if world == "virtual" and asked != "auto":
         raise InputError(f'collectives="{asked}": a virtual world has no messages; leave it out')
-
-
-def _cell_sources() -> dict[str, Any]:
-    """Code that lives in no file, such as a notebook's cells, so that ranks' tracebacks can quote it."""
-    return {name: entry for name, entry in list(linecache.cache.items()) if len(entry) == 4 and entry[1] is None}

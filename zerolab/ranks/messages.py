@@ -6,15 +6,14 @@ from typing import Any, ClassVar
 
 import torch
 
-from zerolab.collectives.transport import Request, Transport
+from zerolab.collectives.transport import Transport
 from zerolab.errors import InputError
-from zerolab.ranks.board import in_bytes
+from zerolab.ranks.board import RECEIVE, SEND, format_bytes
 from zerolab.ranks.failure import Unreturned
 
 
 class MessageTransport(Transport):
-    """A transport whose requests are kept in `open` until somebody waits for them: one that is thrown away would take
-    its message with it, and the other rank would wait for ever."""
+    """A transport that keeps requests in `open` until somebody waits for them: none is thrown away with its message."""
 
     kind: ClassVar[Any]
     """The class of its messages."""
@@ -23,18 +22,18 @@ class MessageTransport(Transport):
         self.rank, self.size, self.device = rank, size, device
         self.open: dict[PendingMessage, None] = {}
 
-    def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
-        message: Request = self.kind(self, True, tensor, dst, tag)
-        return message
+    def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Any:
+        return self.kind(self, True, tensor, dst, tag)
 
-    def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Request:
-        message: Request = self.kind(self, False, tensor, src, tag)
-        return message
+    def irecv(self, tensor: torch.Tensor, src: int, tag: int = 0) -> Any:
+        return self.kind(self, False, tensor, src, tag)
 
     def check_waited(self) -> None:
         if self.open:
             first, *more = self.open
-            what = f"{'sending to' if first.sends else 'receiving from'} rank {first.peer} ({in_bytes(first.nbytes)})"
+            what = (
+                f"{'sending to' if first.sends else 'receiving from'} rank {first.peer} ({format_bytes(first.nbytes)})"
+            )
             others = f", and for {len(more)} more" if more else ""
             raise Unreturned(
                 f"returned before it had waited for what it is {what}{others}; keep the request that "
@@ -53,7 +52,7 @@ class PendingMessage:
                 "into a new tensor and copy"
             )
         self.rank, self.sends, self.peer, self.tag, self.nbytes = transport.rank, sends, peer, tag, tensor.nbytes
-        self.verb = "send to" if sends else "receive from"
+        self.kind = SEND if sends else RECEIVE
         transport.open[self] = None
 
     def sizes_differ(self, sent: int) -> str:

@@ -1,10 +1,9 @@
 """Storages that are emptied and filled again and again, on pages that stay.
 
-A gathered unit comes and goes several times a step. From malloc's heap it takes a new place each time that something
-small has settled in its old one, and the places of before stay resident: several units more than are ever there at
-once. Pages that the system gave anew each time would leave nothing behind, but it zeroes each of them, which takes
-longer than the gathering. So when a storage is emptied its pages move aside, and into the next one that is filled
-(mremap): they change their address, and nobody copies or zeroes them. Malloc gets back an address without pages.
+A gathered unit comes and goes several times a step. From malloc's heap it takes a new place whenever something small
+has settled in its old one, which stays resident. New pages of the system would leave nothing behind, but zeroing them
+takes longer than the gathering. So the pages of a storage that is emptied move aside, and into the next one that is
+filled (mremap): nobody copies or zeroes them. Malloc gets back an address without pages.
 """
 
 from __future__ import annotations
@@ -33,16 +32,14 @@ _MAY_MOVE, _FIXED, _KEEP_MAPPED = 1, 2, 4  # of linux/mman.h
 _READ_WRITE, _PRIVATE_FIXED = 1 | 2, 0x02 | 0x10 | 0x20
 _FAILED = ctypes.c_void_p(-1).value
 
-Piece = tuple[int, int]
-"""Whole pages that lie together: their address, and how many bytes they are."""
+Piece = tuple[int, int]  # whole pages that lie together: their address, and how many bytes they are
 
 
 class Pages:
     """Pages of this process that no storage has at the moment, and how storages of the CPU get and leave them.
 
-    Torch alone fills and empties storages elsewhere: on a GPU, where it keeps memory for the next tensor of that size;
-    in a virtual world, where tensors have no values; and where malloc was not asked to keep what is freed
-    (`forkserver.py`), as in lockstep, or there is no mremap."""
+    Torch alone does it on a GPU, in a virtual world, and where malloc was not asked to keep what is freed
+    (`forkserver.py`) or there is no mremap."""
 
     def __init__(self, device: torch.device) -> None:
         self.move = values_here() and device.type == "cpu" and keeps_freed_memory() and has("mremap")
@@ -59,7 +56,7 @@ class Pages:
             return
         self._largest = max(self._largest, nbytes)
         pieces = self._inside[storage.data_ptr()] = []
-        start, stop = whole_pages(storage)
+        start, stop = find_whole_pages(storage)
         while stop - start >= SCRAP and self._aside:
             wanted = stop - start
             at, length = min(self._aside, key=lambda piece: abs(piece[1] - wanted))
@@ -76,7 +73,7 @@ class Pages:
     def empty(self, storage: torch.UntypedStorage) -> None:
         """Leave a storage without bytes."""
         for at, length in self._inside.pop(storage.data_ptr(), []) if self._inside else []:
-            start, stop = whole_pages(storage)
+            start, stop = find_whole_pages(storage)
             if at < start or at + length > stop:
                 # The piece of a storage that was freed without `empty`; another lies at its address now.
                 continue
@@ -86,13 +83,13 @@ class Pages:
                 if to is not None:
                     self._keep((to, length))
             # What malloc gets back is as it was, of one mapping with what lies beside it, and without pages.
-            libc().mmap(at, length, _READ_WRITE, _PRIVATE_FIXED, -1, 0)
+            load_libc().mmap(at, length, _READ_WRITE, _PRIVATE_FIXED, -1, 0)
         storage.resize_(0)
 
     def _remap(self, at: int, nbytes: int, to: int | None = None) -> int | None:
         """Move the pages of a range to address `to`; without one, to any that is free, and the old range stays mapped,
         without pages. Returns where they are now, None if they could not be moved: then new pages do as well."""
-        found = libc().mremap(at, nbytes, nbytes, _MAY_MOVE | (_KEEP_MAPPED if to is None else _FIXED), to)
+        found = load_libc().mremap(at, nbytes, nbytes, _MAY_MOVE | (_KEEP_MAPPED if to is None else _FIXED), to)
         self.move = found != _FAILED
         return int(found) if self.move else None
 
@@ -113,15 +110,14 @@ def keeps_freed_memory() -> bool:
 
 
 def begin_heap() -> None:
-    """In a process that was just forked, have malloc's heap go on behind a gap. What it grows by is another mapping
-    than what came with the fork, and mremap moves no range of two; so no storage may lie in both."""
+    """In a fork, have malloc's heap go on behind a gap: what it grows by is another mapping, and no storage may lie in
+    both."""
     if keeps_freed_memory():
         ctypes.CDLL(None).sbrk(PAGE)
 
 
 def hand_back() -> None:
-    """Give the system what is free now: after something large that does not come again, as a model before it was
-    sharded."""
+    """Give the system what is free now: after something large that does not come again."""
     if keeps_freed_memory():
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -131,17 +127,17 @@ def give_back(aside: list[Piece]) -> None:
     while aside:
         at, length = aside.pop()
         if length:
-            libc().munmap(at, length)
+            load_libc().munmap(at, length)
 
 
-def whole_pages(storage: torch.UntypedStorage) -> tuple[int, int]:
+def find_whole_pages(storage: torch.UntypedStorage) -> tuple[int, int]:
     """The addresses at which the whole pages of a storage begin and end."""
     start = storage.data_ptr()
     return -(-start // PAGE) * PAGE, (start + storage.nbytes()) // PAGE * PAGE
 
 
 @cache
-def libc() -> Any:
+def load_libc() -> Any:
     """The C library, told what the functions take that move pages (Linux)."""
     found, address, size, number = ctypes.CDLL(None), ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     found.mremap.restype, found.mremap.argtypes = address, (address, size, size, number, address)

@@ -29,8 +29,8 @@ def dumps(value: Any) -> bytes:
 
 
 def loads(packed: bytes) -> Any:
-    """The value that `dumps` packed, all of it anew. Where ranks share a process, cloudpickle would give each of them
-    the class that the process has already, and what one of them keeps in it would be everybody's."""
+    """The value that `dumps` packed, all of it anew: cloudpickle would give ranks that share a process one class, and
+    what one of them keeps in it would be everybody's."""
     known = cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
     # By its items: a class that is collected meanwhile is left out, where its key would not be found.
     before = dict(known.items())
@@ -52,14 +52,14 @@ def pack_function(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
             cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
             used = {name: fn.__globals__[name] for name in fn.__code__.co_names if name in fn.__globals__}
             held |= {f"{name!r}, which the rank function uses,": value for name, value in (cells | used).items()}
-        found = next((name for name, value in held.items() if not travels(value)), "the rank function")
+        found = next((name for name, value in held.items() if not can_travel(value)), "the rank function")
         raise InputError(
             f"{found} cannot travel to the ranks ({' '.join(str(error).split())}); make it inside the rank function "
             "instead"
         ) from error
 
 
-def travels(value: Any) -> bool:
+def can_travel(value: Any) -> bool:
     try:
         dumps(value)
     except Exception:
@@ -68,13 +68,13 @@ def travels(value: Any) -> bool:
 
 
 class Pickler(cloudpickle.Pickler):
-    """A storage travels once and whole, however many tensors lie in it, and they lie in one there, too. Torch's own way
-    would give each tensor a copy, and write a file for each, which takes many times as long for small ones."""
+    """A storage travels once and whole, and all its tensors lie in one there, too. Torch's own way gives each tensor a
+    copy, and writes a file for each."""
 
     def reducer_override(self, obj: Any) -> Any:
         if new := MADE_ANEW.get(type(obj)):
             return new, ()
-        if type(obj) is functools._lru_cache_wrapper and not is_importable(obj):
+        if type(obj) is functools._lru_cache_wrapper and not cloudpickle.cloudpickle._lookup_module_and_qualname(obj):
             sizes = obj.cache_parameters()
             # It may call itself by its name, so it is made first, and told what it caches afterwards.
             return new_cached, (sizes["maxsize"], sizes["typed"]), (obj.__wrapped__, vars(obj)), None, None, fill_cached
@@ -87,7 +87,7 @@ class Pickler(cloudpickle.Pickler):
             place = obj.dtype, obj.storage_offset(), obj.size(), obj.stride(), obj.requires_grad
             return new_tensor, (obj.untyped_storage(), *place)
         if type(obj) is torch.UntypedStorage and obj.device.type == "cpu":
-            return new_storage, (bytes(memory_of(obj)),)
+            return new_storage, (bytes(view_memory(obj)),)
         return super().reducer_override(obj)
 
 
@@ -98,8 +98,7 @@ MADE_ANEW: dict[type, Any] = {
     weakref.WeakKeyDictionary: weakref.WeakKeyDictionary,
     weakref.WeakValueDictionary: weakref.WeakValueDictionary,
 }
-"""What a rank gets one of its own of: a lock that nobody has, a thread's own data or a weak dictionary with nothing in
-it, since what that holds lives in this process."""
+"""What a rank gets one of its own of, with nothing in it: what that holds lives in this process."""
 
 
 def new_cached(maxsize: int | None, typed: bool) -> Any:
@@ -116,21 +115,13 @@ def fill_cached(cached: Any, state: tuple[Callable[..., Any], dict[str, Any]]) -
     vars(cached).update(attributes)
 
 
-def is_importable(thing: Any) -> bool:
-    """Whether a rank finds the same thing under its name. (A rank's `__main__` is another one.)"""
-    found: Any = sys.modules.get(thing.__module__ or "")
-    for name in thing.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is thing and thing.__module__ != "__main__"
-
-
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a part of the CPU's memory and nothing more."""
     dense = tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_quantized
     return dense and not (vars(tensor) or tensor.is_conj() or tensor.is_neg())
 
 
-def memory_of(untyped: torch.UntypedStorage) -> memoryview:
+def view_memory(untyped: torch.UntypedStorage) -> memoryview:
     """A storage's bytes where they lie. (`ctypes.string_at` takes its size as 32 bits.)"""
     nbytes = untyped.nbytes()
     return memoryview((ctypes.c_char * nbytes).from_address(untyped.data_ptr()) if nbytes else b"")

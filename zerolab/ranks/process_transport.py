@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import zlib
 from collections import Counter
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,11 +17,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from zerolab.collectives.call import Call, current_call
 from zerolab.errors import MismatchError
 from zerolab.gpu import door
-from zerolab.ranks.board import Board, BoardPen
+from zerolab.ranks.board import MEET, Board, BoardPen
 from zerolab.ranks.failure import PeerLost, is_secondary
 from zerolab.ranks.messages import MessageTransport, PendingMessage, as_bytes
 
-SEND, RECEIVE, MEET = 1, 2, 3
 made: Counter[str] = Counter()
 """How many transports this process has made in each group, by its name."""
 
@@ -28,18 +28,15 @@ made: Counter[str] = Counter()
 class ProcessMessage(PendingMessage):
     """A message under way, which keeps its buffer alive.
 
-    The size of a rank function's own message travels ahead of it, and is in its tag: gloo fills a part of a tensor
-    without a word, and ends the process where a message is too long. (Tags of a collective's messages hold the size
-    anyhow. NCCL knows no tags.)"""
+    The size of a rank function's own message travels ahead of it: gloo fills a part of a tensor in silence, and ends
+    the process where a message is too long. (Tags of a collective's messages hold it. NCCL knows no tags.)"""
 
     transport: ProcessTransport
 
     def __init__(self, transport: ProcessTransport, sends: bool, tensor: torch.Tensor, peer: int, tag: int) -> None:
         super().__init__(transport, sends, tensor, peer, tag)
-        self.transport = transport
-        self._buffer = tensor
+        self.transport, self._tensor, self._buffer = transport, tensor, tensor
         self._size: torch.Tensor | None = None
-        self._target: torch.Tensor | None = None
         if tensor.is_cuda and transport.nccl:
             # NCCL does not know every dtype, and a message needs none.
             self._buffer = as_bytes(tensor)
@@ -47,27 +44,25 @@ class ProcessMessage(PendingMessage):
             self._buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
             if sends:
                 self._buffer.copy_(tensor)
-            else:
-                self._target = tensor
         try:
             if not transport.nccl and current_call.get() is None:
                 with _disable_current_modes():
                     self._size = torch.tensor([self.nbytes], device="cpu")
-                    self._sized = self._post(self._size, hashed(f"the size of {tag}"))
-                tag = hashed(f"{tag} of {self.nbytes} bytes")
+                    self._sized = self._post(self._size, hash_tag(f"the size of {tag}"))
+                tag = hash_tag(f"{tag} of {self.nbytes} bytes")
             self._work = self._post(self._buffer, tag)
         except RuntimeError as error:
             raise self._lost() from error
-        transport.pen.posted("sent" if sends else "received", peer)
+        transport.pen.post("sent" if sends else "received", peer)
 
     def wait(self) -> None:
-        self.transport.open.pop(self, None)
-        if self._work is None:
+        if self not in self.transport.open:
             return
-        self.transport.pen.waits(SEND if self.sends else RECEIVE, self.peer, self.nbytes)
+        del self.transport.open[self]
+        self.transport.pen.wait(self.kind, self.peer, self.nbytes)
         sent = self.nbytes
         try:
-            if self._size is not None and self._sized is not None:
+            if self._size is not None:
                 self._sized.wait()
                 with _disable_current_modes():
                     sent = int(self._size)
@@ -77,13 +72,12 @@ class ProcessMessage(PendingMessage):
             raise self._lost() from error
         if sent != self.nbytes:
             raise MismatchError(self.sizes_differ(sent))
-        self.transport.pen.waits(0)
-        if self._target is not None:
-            self._target.copy_(self._buffer)
-        self._work = self._target = None
-        del self._buffer
+        self.transport.pen.wait(0)
+        if not self.sends and self._buffer.device != self._tensor.device:
+            self._tensor.copy_(self._buffer)
+        del self._tensor, self._buffer, self._work
 
-    def _post(self, buffer: torch.Tensor, tag: int) -> dist.Work | None:
+    def _post(self, buffer: torch.Tensor, tag: int) -> Any:
         transport = self.transport
         if transport.nccl and buffer.is_cuda:
             # Torch gives NCCL's single messages other connections than batches, and where one rank's neighbour posts
@@ -91,18 +85,19 @@ class ProcessMessage(PendingMessage):
             post = dist.isend if self.sends else dist.irecv
             return dist.batch_isend_irecv([dist.P2POp(post, buffer, group=transport.group, group_peer=self.peer)])[0]
         group = transport.group if buffer.is_cuda else transport.host
+        tag ^= transport.salt
         if self.sends:
             return dist.isend(buffer, group=group, tag=tag, group_dst=self.peer)
         return dist.irecv(buffer, group=group, tag=tag, group_src=self.peer)
 
     def _lost(self) -> PeerLost:
-        return PeerLost(f"rank {self.rank} could not {self.verb} rank {self.peer}, which is gone or hangs")
+        verb = "send to" if self.sends else "receive from"
+        return PeerLost(f"rank {self.rank} could not {verb} rank {self.peer}, which is gone or hangs")
 
 
 class ProcessTransport(MessageTransport):
     """One rank's messages in torch's process group. `nccl` says that the device has a NCCL group of its own; `host` is
-    the group that carries messages between hosts, if `group` has no backend for them; `pen` writes what the rank waits
-    for on the launch's board, if there is a launch that has one."""
+    the group of messages between hosts, if `group` has no backend for them; `pen` writes on the launch's board."""
 
     kind = ProcessMessage
 
@@ -121,6 +116,8 @@ class ProcessTransport(MessageTransport):
         # NCCL runs the messages between two ranks in the order in which they are posted.
         self.posts_ahead = not nccl
         self.pen = pen or BoardPen(Board(self.size), self.rank)
+        # Calls of two comms of one group have the same numbers, and must not take each other's messages.
+        self.salt = hash_tag(f"comm {made[group.group_name]}")
         made[group.group_name] += 1
 
     def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
@@ -134,25 +131,22 @@ class ProcessTransport(MessageTransport):
             work.wait()
 
     def entered(self, call: Call) -> None:
-        self.pen.entered(call)
+        self.pen.enter(call)
 
     def left(self, call: Call) -> None:
         error = sys.exc_info()[1]
-        # Whoever died may have died of what this rank called: gloo ends a process where sizes differ. So the board
-        # keeps what a rank was in when it lost another one, for who looks into that death.
-        self.pen.left(shown=error is not None and is_secondary(error))
+        # Whoever died may have died of what this rank called: gloo ends a process where sizes differ.
+        self.pen.leave(shown=error is not None and is_secondary(error))
 
     def waits(self, peer: int | None) -> None:
-        self.pen.waits(*((0,) if peer is None else (MEET, peer)))
+        self.pen.wait(*((0,) if peer is None else (MEET, peer)))
 
     def check_waited(self) -> None:
         super().check_waited()
         if door.drives(self.device):
-            # What went wrong on the GPU shows now, as this rank's error; and nobody ends NCCL while another rank's GPU
-            # still waits for this one's.
+            # What went wrong there shows now, and nobody ends NCCL while another rank's GPU waits for this one's.
             door.drain(self.device)
 
 
-def hashed(words: str) -> int:
-    """A tag."""
+def hash_tag(words: str) -> int:
     return zlib.crc32(words.encode()) & 0x3FFFFFFF

@@ -10,7 +10,7 @@ from zerolab.collectives.observe import gather_records
 from zerolab.data import Corpus, MappedCorpus
 from zerolab.errors import InputError
 from zerolab.memory import Labels, Tracker
-from zerolab.ranks import Pace
+from zerolab.ranks import SimulatedCompute
 from zerolab.train.account import parameters_sha256, predictions
 from zerolab.train.debug import ZeroDebug
 from zerolab.train.evaluate import Evaluator
@@ -33,7 +33,8 @@ def train_rank(
     config = start.config
     check_same_start(comm, start, corpus)
     # On a virtual clock time passes only as somebody says.
-    pace = nullcontext() if config.world == "processes" else Pace(comm, config.gflop_per_s, config.gbyte_per_s)
+    speeds = config.gflop_per_s, config.gbyte_per_s
+    pace = nullcontext() if config.world == "processes" else SimulatedCompute(comm, *speeds)
     with pace:
         run = Run(comm, start, corpus, progress, stop or Stop())
         run.begin()

@@ -15,7 +15,7 @@ from zerolab.apps.cli import main
 from zerolab.apps.cli import train as train_command
 from zerolab.data import Corpus
 from zerolab.errors import InputError
-from zerolab.ranks.job import wanted
+from zerolab.ranks.job import read_collectives
 from zerolab.run import RunSpec
 from zerolab.train import Report, train
 from zerolab.train.progress import Stop
@@ -191,7 +191,11 @@ def test_help_says_what_a_rank_finds_and_how_arguments_are_passed(capsys: pytest
 
 def test_auto_is_what_the_launcher_asked_for_where_nobody_asks_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZEROLAB_COLLECTIVES", "torch")
-    assert [wanted("auto", False), wanted("shared", False), wanted("auto", True)] == ["torch", "shared", "auto"]
+    assert [read_collectives("auto", False), read_collectives("shared", False), read_collectives("auto", True)] == [
+        "torch",
+        "shared",
+        "auto",
+    ]
     monkeypatch.setenv("ZEROLAB_COLLECTIVES", "fast")
     with pytest.raises(InputError, match="ZEROLAB_COLLECTIVES is 'fast'"):
-        wanted("auto", False)
+        read_collectives("auto", False)

@@ -111,9 +111,9 @@ def test_less_memory_than_an_answer_may_have_takes_no_points(monkeypatch: pytest
 
 def test_a_rank_that_cannot_begin_says_why() -> None:
     noise = "Traceback (most recent call last):\n  File ...\nRuntimeError: can't start new thread"
-    said = str(failure.died(2, 1, noise))
+    said = str(failure.describe_death(2, 1, noise))
     assert "(RuntimeError: can't start new thread)" in said and "limit on memory, open files or processes" in said
-    assert "(" not in str(failure.died(2, 1, "what it printed\nlast words"))
+    assert "(" not in str(failure.describe_death(2, 1, "what it printed\nlast words"))
 
 
 def test_a_bar_starts_no_thread() -> None:

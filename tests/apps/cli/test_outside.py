@@ -98,8 +98,7 @@ def test_a_report_counts_as_left_behind_unless_it_was_asked_for_and_is_whole(tmp
 @pytest.mark.ranks
 @pytest.mark.timeout(60)
 def test_limits_that_the_grader_was_given_cost_no_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process = forkserver.new_process(functions.limits_itself_in_limits, (str(tmp_path / "seen"),), "limited")
-    forkserver.start(process)
+    process = forkserver.start_process(functions.limits_itself_in_limits, (str(tmp_path / "seen"),), "limited")
     process.join()
     assert (tmp_path / "seen").read_text() == "1000000"
 

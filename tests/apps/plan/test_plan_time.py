@@ -18,7 +18,7 @@ from zerolab.collectives.cost import RINGS
 from zerolab.course.measure import decay_of_train
 from zerolab.errors import InputError
 from zerolab.models import config_of
-from zerolab.ranks import Pace, launch
+from zerolab.ranks import SimulatedCompute, launch
 from zerolab.run import RunSpec
 from zerolab.zero import ZeroEngine
 
@@ -156,7 +156,7 @@ def second_step(comm, run, machine):
         build_model(run.shape.config, False), comm, run.stage, 1e-3, clip_norm=1.0, groups=decay_of_train
     )
     ends = []
-    pace = Pace(comm, 1.0, 1.0)
+    pace = SimulatedCompute(comm, 1.0, 1.0)
     pace.seconds = lambda *call: machine.seconds(found) if (found := operation_of(*call)) else 0.0
     with pace:
         for _ in range(2):

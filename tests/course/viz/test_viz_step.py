@@ -15,7 +15,7 @@ from zerolab.errors import InputError
 from zerolab.memory import KINDS, Sample, Tracker
 from zerolab.memory.timeline import by_time
 from zerolab.models import parameter_count
-from zerolab.ranks import Pace, launch, spend
+from zerolab.ranks import SimulatedCompute, launch, spend
 
 SMALL = StepRun(ranks=2)
 
@@ -100,10 +100,10 @@ def test_samples_by_time_are_the_same_changes_in_the_order_of_the_clock() -> Non
 def test_operations_take_the_longer_of_arithmetic_and_traffic() -> None:
     def on_rank(comm: Collectives) -> list[float]:
         one, times = torch.zeros(10, 10), [comm.transport.now()]
-        with Pace(comm, gflop_per_s=1e-6, gbyte_per_s=1.0) as slow:
+        with SimulatedCompute(comm, gflop_per_s=1e-6, gbyte_per_s=1.0) as slow:
             one @ one
         times.append(comm.transport.now())
-        with Pace(comm, gflop_per_s=1.0, gbyte_per_s=1e-6):
+        with SimulatedCompute(comm, gflop_per_s=1.0, gbyte_per_s=1e-6):
             one @ one
             one.view(-1).detach()
             torch.empty(10)
@@ -119,7 +119,7 @@ def test_operations_take_the_longer_of_arithmetic_and_traffic() -> None:
 @pytest.mark.parametrize("speeds", [(0, 1), (1, -1)])
 def test_a_pace_that_is_no_speed_is_refused(speeds: tuple) -> None:
     with pytest.raises(InputError, match="give speeds above 0"):
-        Pace(None, *speeds)  # type: ignore[arg-type]
+        SimulatedCompute(None, *speeds)  # type: ignore[arg-type]
 
 
 # The step

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from zerolab.apps.cost.gpus import GPU, LAUNCH_SECONDS, LINK_EFFICIENCY, MEMORY_EFFICIENCY
 from zerolab.errors import InputError
-from zerolab.ranks.pace import counted
+from zerolab.ranks.compute import count_work
 
 MATH = {
     "gelu", "gelu_backward", "silu", "silu_backward", "exp", "tanh", "sigmoid", "pow", "rsqrt", "_softmax",
@@ -40,7 +40,7 @@ class Operation(NamedTuple):
 
 def operation_of(func: Any, args: Any, kwargs: Any, result: Any) -> Operation | None:
     """What an operation of torch's dispatcher has to do; None for one that touches no number."""
-    found = counted(func, args, kwargs, result)
+    found = count_work(func, args, kwargs, result)
     if found is None:
         return None
     name, kind = func._overloadpacket.__name__, "memory"

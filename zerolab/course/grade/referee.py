@@ -27,7 +27,7 @@ from zerolab.course.judge.exercise import Exercise
 from zerolab.course.judge.verdict import Finding, judge
 from zerolab.errors import RankError
 from zerolab.ranks.folders import temporary_folder
-from zerolab.ranks.forkserver import new_process, process_table, start
+from zerolab.ranks.forkserver import process_table, start_process
 from zerolab.system import has
 
 START_SECONDS = 120.0
@@ -185,8 +185,7 @@ class Worker:
         with temporary_folder("grade") as path:
             folder = str(path)
             reports, theirs = multiprocessing.Pipe(duplex=False)
-            process = new_process(worker.main, (self._job, theirs, folder, surroundings(folder)), "zerolab-grade")
-            start(process)
+            process = start_process(worker.main, (self._job, theirs, folder, surroundings(folder)), "zerolab-grade")
             theirs.close()
             try:
                 yield from self._lines(process, reports)

@@ -34,7 +34,7 @@ from zerolab.errors import InputError, RankError
 from zerolab.memory import Tracker
 from zerolab.ranks import RankFailure, launch
 from zerolab.ranks.pickling import dumps, loads
-from zerolab.ranks.printing import ranked
+from zerolab.ranks.printing import format_ranked
 
 CASE_SECONDS = 4.0
 """How long one call may take. The reference needs a hundredth of a second."""
@@ -215,7 +215,7 @@ def observe_once(exercise: Exercise, fn: Callable[..., Any], case: Case, seconds
 
 def shown(printed: Sequence[str]) -> str:
     """What ranks printed, with the rank before each line if several did."""
-    return legible(ranked([legible(text) for text in printed]))
+    return legible(format_ranked([legible(text) for text in printed]))
 
 
 def observe_all(exercise: Exercise, fn: Callable[..., Any], cases: Sequence[Case]) -> Iterator[Observation]:

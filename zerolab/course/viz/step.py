@@ -2,7 +2,7 @@
 held meanwhile.
 
 Time is virtual and the same every time: messages take a link's time, operations that of a device of given speed
-(`zerolab.ranks.Pace`). Memory is measured on torch's storages by a tracker on each rank.
+(`zerolab.ranks.SimulatedCompute`). Memory is measured on torch's storages by a tracker on each rank.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zerolab.memory import Sample, Tracker
 from zerolab.memory.timeline import by_time
 from zerolab.models.llama import Llama, LlamaConfig
 from zerolab.offload import Offload
-from zerolab.ranks import Pace, launch
+from zerolab.ranks import SimulatedCompute, launch
 from zerolab.zero import ZeroEngine
 from zerolab.zero.zero_engine import engine_labels
 
@@ -116,7 +116,7 @@ def step_on_rank(comm: Collectives, run: StepRun, watch: Watch | None = None) ->
     before, start = len(comm.tracer.spans), comm.transport.now()
     clock = watch(comm, engine) if watch else comm.transport.now
     tracker = Tracker(engine_labels(engine), clock=clock)
-    with Pace(comm, run.gflop_per_s, run.gbyte_per_s) as pace, tracker:
+    with SimulatedCompute(comm, run.gflop_per_s, run.gbyte_per_s) as pace, tracker:
         for unit in engine.units:
             for module in unit.modules:
                 _label(module, unit.name, pace)
@@ -133,7 +133,7 @@ def step_on_rank(comm: Collectives, run: StepRun, watch: Watch | None = None) ->
     )
 
 
-def _label(module: nn.Module, unit: str, pace: Pace) -> None:
+def _label(module: nn.Module, unit: str, pace: SimulatedCompute) -> None:
     """Tell the pace which unit is at work, in forward and in backward."""
 
     def says(label: str) -> Any:

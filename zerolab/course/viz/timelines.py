@@ -26,8 +26,8 @@ def timelines(runs: Mapping[str, Sequence[Span]], rank: int = 0, unit: str = "ms
         viz.timelines(runs)
 
     runs    by name, the spans of a run: those of `watch_step`, or `comm.tracer.spans` returned from a rank function
-            that was launched with trace=True, together with the spans of a `Pace`. The first word of a span's name
-            decides how it is drawn: forward, backward, update, or the name of a collective
+            that was launched with trace=True, together with the spans of a `SimulatedCompute`. The first word of a
+            span's name decides how it is drawn: forward, backward, update, or the name of a collective
     unit    "ms" or "µs"
 
     Raises:

@@ -1,9 +1,8 @@
 """A scheduler that runs ranks one at a time: each until it waits, then whoever has been ready for longest.
 
 A task is a rank's main line or one of its communication lanes, each in a thread. Only the thread that holds the baton
-runs; the others sleep on a lock of their own. So the order of events is the same every time, a deadlock is plain
-to see (nobody is ready and somebody has not ended), and time can be virtual. The task that runs is known by the baton,
-not by its thread, so that a rank may also wait from a thread that torch or the rank itself started.
+runs; the others sleep on a lock of their own. So the order of events is the same every time, a deadlock is plain to see
+and time can be virtual. The task that runs is known by the baton, so that a rank may also wait from another thread.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from contextlib import suppress
 
 from zerolab.collectives.call import Call
 from zerolab.errors import DeadlockError, RankError
-from zerolab.ranks.board import Activity
+from zerolab.ranks.board import LANE, Note
 from zerolab.system import has
 
 # How long the thread of a rank that is stopped may take to unwind.
@@ -40,9 +39,7 @@ class Task:
         self.lane = lane
         self.clock = 0.0
         self.calls: list[Call] = []
-        self.wait_kind = ""
-        self.peer = -1
-        self.nbytes = 0
+        self.note = Note()
         self.done = False
         # Open once the task is given the baton. A plain lock: Python's semaphore wakes a thread more than once.
         self.baton = threading.Lock()
@@ -52,7 +49,7 @@ class Task:
     @property
     def idle(self) -> bool:
         """A lane without a call to run waits for no other rank."""
-        return self.lane > 0 and not self.calls and not self.wait_kind
+        return self.lane > 0 and not self.calls and not self.note.kind
 
     def give(self) -> None:
         """Hand it the baton. Where a launch fails it may have been given, and not yet taken, already."""
@@ -62,12 +59,8 @@ class Task:
     def __str__(self) -> str:
         if self.done:
             return f"rank {self.rank} has returned"
-        if self.wait_kind.startswith("wait for"):
-            return f"rank {self.rank} waits{self.wait_kind.removeprefix('wait')}"
-        call = self.calls[-1] if self.calls else None
-        number = call.number if call else 0
-        activity = Activity(str(call or ""), number, self.wait_kind, self.peer, self.nbytes)
-        return f"rank {self.rank} {str(activity) or 'waits for its turn'}"
+        self.note.enter(self.calls[-1] if self.calls and self.note.kind != LANE else None)
+        return f"rank {self.rank} {str(self.note) or 'waits for its turn'}"
 
 
 class Scheduler:
@@ -88,13 +81,10 @@ class Scheduler:
         self.tasks.append(task)
         name = f"zerolab-lockstep-{task.rank}.{task.lane}"
         task.thread = threading.Thread(target=self._live, args=(task, body), name=name, daemon=True)
+        task.thread.rank = task.rank  # type: ignore[attr-defined]
         if ready:
             self._ready.append(task)
         task.thread.start()
-
-    def start(self) -> None:
-        """Let the first task run; `ended` is set when all main lines have ended, or at the first failure."""
-        self._hand_over()
 
     def running(self) -> Task:
         """The task that holds the baton; raises where the launch has already failed."""
@@ -102,18 +92,18 @@ class Scheduler:
             raise Stopped
         return self.current
 
-    def wait(self, kind: str = "", peer: int = -1, nbytes: int = 0) -> None:
+    def wait(self, kind: int = 0, peer: int = -1, nbytes: int = 0) -> None:
         """Let others run until the running task is woken. `kind` and the rest say what it waits for."""
         task = self.running()
-        task.wait_kind, task.peer, task.nbytes = kind, peer, nbytes
-        self._hand_over()
+        task.note.wait(kind, peer, nbytes)
+        self.hand_over()
         if not self.stopping:
             task.baton.acquire()
         if self.stopping:
             raise Stopped
 
     def wake(self, task: Task) -> None:
-        task.wait_kind = ""
+        task.note.kind = 0
         self._ready.append(task)
 
     def fail(self, error: RankError) -> None:
@@ -124,13 +114,11 @@ class Scheduler:
         self.ended.set()
 
     def stop(self) -> list[int]:
-        """Unwind every thread that is left. Returns the ranks that could not be stopped, as in an endless C call."""
+        """Unwind every thread that is left. Returns the ranks that could not be stopped."""
         self.stopping = True
         for task in self.tasks:
-            if task.done:
-                continue
             task.give()
-            task.thread.join(UNWIND_SECONDS / 5)
+            task.thread.join(UNWIND_SECONDS / 5 if not task.done else 0.0)
             if not task.done:
                 # In a loop that never waits: an exception from outside is all that Python offers.
                 ident = ctypes.c_ulong(task.thread.ident or 0)
@@ -139,10 +127,6 @@ class Scheduler:
         if self.error is not None:
             wait_until_gone([task.thread for task in self.tasks if task.done])
         return sorted({task.rank for task in self.tasks if not task.done})
-
-    def report(self) -> str:
-        """What every rank does, in rank order; what a lane does, where it does something."""
-        return "; ".join(str(task) for task in sorted(self.tasks, key=lambda t: (t.rank, t.lane)) if not task.idle)
 
     def _live(self, task: Task, body: Callable[[], None]) -> None:
         task.baton.acquire()
@@ -154,16 +138,19 @@ class Scheduler:
         finally:
             task.done = True
             if not self.stopping:
-                self._hand_over()
+                self.hand_over()
 
-    def _hand_over(self) -> None:
-        """Pass the baton to the task that has been ready for longest."""
+    def hand_over(self) -> None:
+        """Pass the baton to the task that has been ready for longest. `ended` is set when all main lines have ended, or
+        at the first failure."""
         if all(task.done for task in self.tasks if task.lane == 0):
             self.ended.set()
             return
         if not self._ready:
-            said = f"the ranks wait for each other: {self.report()}"
-            self.fail(DeadlockError(f"{said}; each send needs a receive that is posted, and the other way round"))
+            tasks = sorted(self.tasks, key=lambda task: (task.rank, task.lane))
+            report = "; ".join(str(task) for task in tasks if not task.idle)
+            needs = "each send needs a receive that is posted, and the other way round"
+            self.fail(DeadlockError(f"the ranks wait for each other: {report}; {needs}"))
             return
         self.current = task = self._ready.popleft()
         if task.rank != self._last_rank:
@@ -172,7 +159,7 @@ class Scheduler:
         task.give()
 
 
-def where(task: Task) -> str:
+def locate(task: Task) -> str:
     """Where the thread of a task is, as "computes in train, line 12"."""
     frame = sys._current_frames().get(task.thread.ident or 0)
     if frame is None or frame.f_globals.get("__name__", "").startswith("zerolab.ranks."):
@@ -181,9 +168,8 @@ def where(task: Task) -> str:
 
 
 def wait_until_gone(threads: list[threading.Thread]) -> None:
-    """Wait until these threads, which are done, have ended, for Python and for the system (Linux). A backward that
-    failed leaves its graph in the thread, which frees it after Python has let the thread go; an interpreter that ends
-    at that moment aborts."""
+    """Wait until these threads, which are done, have ended for the system (Linux): Python lets one go before it frees
+    the graph of a backward that failed, and an interpreter that ends meanwhile aborts."""
     until = time.monotonic() + UNWIND_SECONDS
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))

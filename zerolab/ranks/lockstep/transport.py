@@ -1,9 +1,7 @@
 """Messages between ranks that take turns in one process, and the lane of such a rank.
 
-A message is a rendezvous: it passes when both its send and its receive have been posted, from the sender's memory
-straight to the receiver's. On the virtual clock it begins when both are posted and the sender's wire out and the
-receiver's wire in are free (`wires.py`), and ends link.seconds(bytes) later, for both sides. Without a link, messages
-take no time.
+A message passes when both its send and its receive have been posted, straight from memory to memory. On the virtual
+clock it begins when both wires are free, too (`wires.py`), and ends link.seconds(bytes) later, for both sides.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ from zerolab.collectives import Link
 from zerolab.collectives.call import Call, Group, mismatch
 from zerolab.collectives.transport import INTS_TAG, Request
 from zerolab.errors import MismatchError
+from zerolab.ranks.board import LANE
 from zerolab.ranks.lockstep.scheduler import Scheduler, Stopped, Task
 from zerolab.ranks.lockstep.wires import Wires
 from zerolab.ranks.messages import MessageTransport, PendingMessage, as_bytes
@@ -30,9 +29,8 @@ from zerolab.ranks.messages import MessageTransport, PendingMessage, as_bytes
 class Event:
     """Something that happened, in the one order in which everything happens in lockstep.
 
-    `kind` is "send", "receive", "enter" or "leave" (a collective). `lane` 0 is the rank's main line. `start` and
-    `end` are virtual seconds: from the posting of a message to its arrival; `out` is when it set out. `call` names the
-    collective, or is "".
+    `kind` is "send", "receive", "enter" or "leave" (a collective, named by `call`). `lane` 0 is the rank's main line.
+    Virtual seconds: `start` is when a message was posted, `out` when it set out, and `end` when it arrived.
     """
 
     order: int
@@ -53,15 +51,17 @@ class Awaited:
 
     def __init__(self, world: LockstepWorld) -> None:
         self.world = world
+        self.task = world.running()
+        self.start = self.task.clock
         self.end: float | None = None
         self._waiting: Task | None = None
 
-    def ended(self, at: float) -> None:
+    def finish(self, at: float) -> None:
         self.end = at
         if self._waiting is not None:
             self.world.wake(self._waiting)
 
-    def wait_as(self, kind: str, peer: int = -1, nbytes: int = 0) -> None:
+    def wait_as(self, kind: int, peer: int = -1, nbytes: int = 0) -> None:
         """Let others run until it has ended."""
         task = self.world.running()
         if self.end is None:
@@ -78,25 +78,23 @@ class LockstepMessage(PendingMessage, Awaited):
         PendingMessage.__init__(self, transport, sends, tensor, peer, tag)
         Awaited.__init__(self, transport.world)
         self.transport, self.tensor = transport, tensor
-        self.task = self.world.running()
         self.call = str(self.task.calls[-1]) if self.task.calls else ""
-        self.start = self.task.clock
         self.world.post(self)
 
     def wait(self) -> None:
         self.transport.open.pop(self, None)
-        self.wait_as(self.verb, self.peer, self.nbytes)
+        self.wait_as(self.kind, self.peer, self.nbytes)
 
-    def passed(self, out: float, end: float) -> None:
+    def arrive(self, out: float, end: float) -> None:
         """It set out and arrived at these times."""
         kind = "send" if self.sends else "receive"
         about = {"peer": self.peer, "nbytes": self.nbytes, "tag": self.tag, "out": out}
         self.world.record(self.task, kind, self.start, end, self.call, **about)
-        self.ended(end)
+        self.finish(end)
 
 
 class LockstepWorld(Scheduler):
-    """What the transports of all ranks share: turns, messages posted and not matched, events, and calls to compare."""
+    """What the transports of all ranks share: turns, messages, events, and calls to compare."""
 
     def __init__(self, switched: Callable[[int], None], size: int, link: Link | None) -> None:
         super().__init__(switched)
@@ -119,14 +117,13 @@ class LockstepWorld(Scheduler):
         send, receive = (message, other) if message.sends else (other, message)
         if send.nbytes != receive.nbytes:
             self.refuse(MismatchError(receive.sizes_differ(send.nbytes)))
-        # A message is no operation of either rank: a memory tracker of one must not count the other's tensor. To ask
-        # whether there is one is quicker than to put all aside.
+        # A memory tracker of one rank must not count the other's tensor.
         with _disable_current_modes() if _len_torch_dispatch_stack() else nullcontext():
             as_bytes(receive.tensor).copy_(as_bytes(send.tensor))
         seconds = self.link.seconds(send.nbytes) if self.link and message.tag != INTS_TAG else 0.0
         out, end = self._wires.carry(src, dst, max(send.start, receive.start), seconds)
-        send.passed(out, end)
-        receive.passed(out, end)
+        send.arrive(out, end)
+        receive.arrive(out, end)
 
     def enter(self, rank: int, call: Call) -> None:
         """Compare a call with the other ranks' of the same group and number."""
@@ -219,23 +216,19 @@ class LaneRequest(Awaited):
 
     def __init__(self, world: LockstepWorld, call: Callable[[], Any]) -> None:
         super().__init__(world)
-        self._call: Callable[[], Any] | None = call
-        self._submitted = world.running().clock
+        self._call = [call]
         self._error: Exception | None = None
 
     def run(self, task: Task) -> None:
-        task.clock = max(task.clock, self._submitted)
-        # Once it has run, nobody who keeps this request keeps the call's tensors with it.
-        call, self._call = self._call, None
-        assert call is not None
+        task.clock = max(task.clock, self.start)
         try:
-            call()
+            # Once it has run, nobody who keeps this request keeps the call's tensors with it.
+            self._call.pop()()
         except Exception as error:
             self._error = error
-        del call
-        self.ended(task.clock)
+        self.finish(task.clock)
 
     def wait(self) -> None:
-        self.wait_as("wait for its own communication lane")
+        self.wait_as(LANE)
         if self._error is not None:
             raise self._error

@@ -1,10 +1,8 @@
 """A virtual world: of any number of ranks the first runs the real function, on tensors without values.
 
-Their tensors are torch's fake ones (FakeTensorMode): they have shapes, dtypes, devices and storages with a size, and no
-memory, so that the engine, autograd and the optimizer run as they are and the ledgers see what they would see. The
-other ranks are taken to do the same at the same time: a collective begins when this rank comes to it, and takes as long
-as the link says. Those that are asynchronous have a clock of their own, that of their lane; who waits for one goes on
-at the later of both. A rank's lanes run when it waits, as in lockstep, so that memory is alive in the same order there.
+Torch's fake tensors have shapes, dtypes, devices and storages with a size, and no memory, so that the engine, autograd
+and the optimizer run as they are and the ledgers see what they would see. The other ranks are taken to do the same at
+the same time: a collective begins when this rank comes to it, and takes as long as the link says.
 """
 
 from __future__ import annotations
@@ -24,23 +22,18 @@ from zerolab.errors import InputError
 from zerolab.flat.views import has_values
 from zerolab.ranks.child import run
 from zerolab.ranks.failure import Unreturned
-from zerolab.ranks.job import Job, Outcome
+from zerolab.ranks.job import Outcome
 from zerolab.ranks.lockstep.transport import LockstepTransport
-from zerolab.ranks.lockstep.world import Launch, Ran
+from zerolab.ranks.lockstep.world import Launch
 
 
 class VirtualLaunch(Launch):
     """The rank of a virtual world that is run: the first."""
 
-    def __init__(self, job: Job, function: bytes, prints: str) -> None:
-        super().__init__(job, function, prints, run=1)
-
-    def run(self) -> Ran:
-        with patch.object(torch.utils, "swap_tensors", set_data):
-            return super().run()
+    most = 1
 
     def live(self, rank: int) -> Outcome:
-        with QuietMode(allow_non_fake_inputs=True):
+        with patch.object(torch.utils, "swap_tensors", set_data), QuietMode(allow_non_fake_inputs=True):
             return run(self.job, VirtualTransport(self.world, rank), self.function)
 
 
@@ -91,6 +84,6 @@ class VirtualTransport(LockstepTransport):
 
 
 def set_data(parameter: torch.Tensor, other: torch.Tensor) -> None:
-    """In place of `swap_tensors`, by which `model.to(device)` and `model.bfloat16()` change fake parameters: it refuses
-    where somebody has a weak reference, and the fake mode has one of each."""
+    """In place of `swap_tensors`, by which `model.bfloat16()` changes fake parameters: that refuses where there is
+    a weak reference, and the fake mode has one of each."""
     parameter.data = other.data

@@ -1,14 +1,14 @@
 """When messages pass on the virtual clock: each rank has one wire out and one wire in.
 
-A message takes the sender's wire out and the receiver's wire in for as long as the link says, both at once. So a rank
-sends while it receives, but sends to two ranks, like receipts from two, follow each other (the one-port model of a
-full-duplex link, in which ring costs are commonly given; see `collectives/cost.py`).
+A message takes the sender's wire out and the receiver's wire in, both at once, for as long as the link says: the
+one-port model of a full-duplex link, in which ring costs are commonly given (`collectives/cost.py`).
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from operator import itemgetter
 
 # Two sums of the same times may differ by rounding: no message waits for a picosecond.
 ROUNDING = 1e-12
@@ -18,15 +18,13 @@ class Wire:
     """What one wire carries when, in seconds."""
 
     def __init__(self) -> None:
-        # Of the spans in which it is busy: in order, apart from each other.
-        self._starts: list[float] = []
-        self._stops: list[float] = []
+        # The spans in which it is busy: in order, apart from each other.
+        self.busy: list[tuple[float, float]] = []
 
     def free(self, ready: float, seconds: float) -> float:
         """The first moment, not before `ready`, from which it is free for so many seconds. Ranks take turns, so what
         comes later in the order of events may come earlier on the clock, into a gap."""
-        at = bisect_right(self._stops, ready + ROUNDING)
-        for start, stop in zip(self._starts[at:], self._stops[at:], strict=True):
+        for start, stop in self.busy[bisect_right(self.busy, ready + ROUNDING, key=itemgetter(1)) :]:
             if ready + seconds <= start + ROUNDING:
                 break
             ready = max(ready, stop)
@@ -34,13 +32,12 @@ class Wire:
 
     def take(self, start: float, stop: float) -> None:
         """Carry a message; spans that touch are joined."""
-        at = bisect_right(self._starts, start)
-        before = at > 0 and start - self._stops[at - 1] <= ROUNDING
-        after = at < len(self._starts) and self._starts[at] - stop <= ROUNDING
-        start = self._starts[at - 1] if before else start
-        stop = self._stops[at] if after else stop
+        at = bisect_right(self.busy, (start, math.inf))
+        before = at > 0 and start - self.busy[at - 1][1] <= ROUNDING
+        after = at < len(self.busy) and self.busy[at][0] - stop <= ROUNDING
         joined = slice(at - before, at + after)
-        self._starts[joined], self._stops[joined] = [start], [stop]
+        spans = [(start, stop), *self.busy[joined]]
+        self.busy[joined] = [(min(spans)[0], max(spans)[1])]
 
 
 class Wires:

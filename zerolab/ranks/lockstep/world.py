@@ -1,8 +1,7 @@
 """A launch in lockstep: the ranks of `scheduler.py`, each with what a process of its own would give it.
 
-A rank gets its own copy of the function and its arguments, its own random numbers and its own printed text, and torch
-the number of threads that ranks in processes would use, so that a function computes the same in both worlds. What
-belongs to the whole process (module globals, the current directory) is shared; keep rank functions free of it.
+A rank gets its own copy of the function and its arguments, its own random numbers, printed text and threads, so that a
+function computes as in processes. What belongs to the whole process (module globals, the current directory) is shared.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import pickle
 import sys
 import threading
 import time
@@ -22,11 +22,11 @@ import torch
 
 from zerolab.errors import InputError, RankError
 from zerolab.ranks.child import run
-from zerolab.ranks.failure import RankFailure, failed, rank_failure
-from zerolab.ranks.job import Job, Outcome
-from zerolab.ranks.lockstep.scheduler import Scheduler, Stopped, Task, where
-from zerolab.ranks.lockstep.transport import Event, LockstepTransport, LockstepWorld
-from zerolab.ranks.printing import Printer
+from zerolab.ranks.failure import make_failure, make_outcome
+from zerolab.ranks.job import MAX_RANKS, Job, Outcome, Results
+from zerolab.ranks.lockstep.scheduler import Scheduler, Stopped, Task, locate
+from zerolab.ranks.lockstep.transport import LockstepTransport, LockstepWorld
+from zerolab.ranks.printing import show_prints
 from zerolab.ranks.seeds import RandomTurns
 
 # Random numbers, standard output and torch's threads belong to the process: one lockstep world at a time.
@@ -44,85 +44,69 @@ def spend(seconds: float) -> None:
         time.sleep(seconds)
 
 
-Ran = tuple[list[Outcome], list[str], float, list[Event]]
-"""Outcomes and printed texts by rank, virtual seconds, and events."""
-
-
 class Launch:
     """One launch of ranks that take turns: of all of a job's, or of the first so many (`virtual.py`)."""
 
-    def __init__(self, job: Job, function: bytes, prints: str, run: int | None = None) -> None:
-        run = run or job.ranks
+    most = MAX_RANKS
+
+    def __init__(self, job: Job, function: bytes) -> None:
         self.job = job
         self.function = function
-        self.outcomes: dict[int, Outcome] = {}
-        self.output = _RankOutput(run)
-        self.printer = Printer(prints, run, self.output.texts)
+        self.mains = [Task(rank, 0) for rank in range(min(job.ranks, self.most))]
+        self.results: dict[int, Any] = {}
+        self.output = _RankOutput(len(self.mains))
         self.random = RandomTurns()
         self.world = LockstepWorld(self.random.switch, job.ranks, job.link)
-        self.mains = [Task(rank, 0) for rank in range(run)]
 
-    def run_alone(self) -> Ran:
+    def run(self) -> Results:
         """Run while no other one of its kind runs in this process. Raises a RankError."""
+        global _active
         if _active is not None and threading.current_thread() in {task.thread for task in _active.tasks}:
             raise InputError(
                 'a rank of a lockstep or virtual world cannot start another of the two; use world="processes" in one'
             )
-        with _one_world:
-            return self.run()
-
-    def run(self) -> Ran:
-        global _active
         stuck: list[int] = []
-        try:
-            with ExitStack() as stack:
-                # The caller's own are the same afterwards.
-                stack.callback(torch.set_num_threads, torch.get_num_threads())
-                stack.callback(self.random.switch, None)
-                stack.enter_context(patch.dict(os.environ, self.job.environment))
-                stack.enter_context(redirect_stdout(self.output))  # type: ignore[type-var]
-                _active = self.world
-                try:
-                    self._watch()
-                finally:
-                    stuck = self.world.stop()
-                    _active = None
-        finally:
-            printed = self.printer.finish()
-        if self.world.error is not None:
-            if stuck:
-                ranks = ", ".join(map(str, stuck))
-                self.world.error.add_note(f"rank {ranks} could not be stopped; its thread goes on")
-            self.world.error.printed = printed
-            raise self.world.error
-        outcomes = [self.outcomes[task.rank] for task in self.mains]
-        return outcomes, printed, max(task.clock for task in self.mains), self.world.events
+        with _one_world, show_prints(self.job, self.output.texts) as printed, ExitStack() as stack:
+            # The caller's own are the same afterwards.
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            stack.callback(self.random.switch, None)
+            stack.enter_context(patch.dict(os.environ, self.job.environment))
+            stack.enter_context(redirect_stdout(self.output))  # type: ignore[type-var]
+            _active = self.world
+            try:
+                self._watch()
+            finally:
+                stuck = self.world.stop()
+                _active = None
+            if self.world.error is not None:
+                if stuck:
+                    ranks = ", ".join(map(str, stuck))
+                    self.world.error.add_note(f"rank {ranks} could not be stopped; its thread goes on")
+                raise self.world.error
+        seconds = max(task.clock for task in self.mains)
+        values = [pickle.loads(self.results[task.rank]) for task in self.mains]
+        return Results(self.job, values, printed, self.world.events, seconds)
 
     def _watch(self) -> None:
         for task in self.mains:
             self.world.add(task, partial(self._begin, task))
         deadline = time.monotonic() + self.job.timeout
-        self.world.start()
-        while not self.world.ended.wait(min(0.1, max(0.0, deadline - time.monotonic()))):
+        self.world.hand_over()
+        # Again and again, so that an interrupt of another thread is heard.
+        while not self.world.ended.wait(0.1):
             if time.monotonic() >= deadline:
                 self.world.fail(self._overdue())
-            self.printer.follow()
 
     def _begin(self, task: Task) -> None:
         torch.set_num_threads(self.job.threads)
         # Hooks of a backward pass then run in this thread, which holds the baton.
         torch.autograd.set_multithreading_enabled(False)
         try:
-            self.outcomes[task.rank] = self.live(task.rank)
+            self.results[task.rank] = self.live(task.rank).result
         except Stopped:
             raise
         except BaseException as error:
-            # Also if no more can be said of it: a launch that is not told would take its end for a good one.
-            failure: RankError = RankFailure(f"rank {task.rank} raised {type(error).__name__}", task.rank)
-            try:
-                failure = rank_failure(task.rank, failed(error))
-            finally:
-                self.world.fail(failure)
+            self.world.fail(make_failure(task.rank, make_outcome(error)))
 
     def live(self, rank: int) -> Outcome:
         """Be a rank, from begin to end."""
@@ -130,24 +114,23 @@ class Launch:
 
     def _overdue(self) -> RankError:
         busy = self.world.current
-        lines = [f"rank {it.rank} {where(it)}" if it is busy and not it.done else str(it) for it in self.mains]
+        lines = [f"rank {it.rank} {locate(it)}" if it is busy and not it.done else str(it) for it in self.mains]
         return RankError(f"the ranks did not finish within {self.job.timeout:g} s: {'; '.join(lines)}")
 
 
 class _RankOutput(io.TextIOBase):
-    """Standard output while ranks run: what a rank writes is kept by rank, what other threads write passes."""
+    """Standard output while ranks run: theirs is kept, what other threads write passes."""
 
     def __init__(self, ranks: int) -> None:
         self._texts: list[list[str]] = [[] for _ in range(ranks)]
         self._passed_to: Any = sys.stdout
 
     def write(self, text: str) -> int:
-        name = threading.current_thread().name
-        if name.startswith("zerolab-lockstep-"):
-            rank = int(name.rpartition("-")[2].partition(".")[0])
-            self._texts[rank].append(text)
-            return len(text)
-        return int(self._passed_to.write(text))
+        rank = getattr(threading.current_thread(), "rank", None)
+        if rank is None:
+            return int(self._passed_to.write(text))
+        self._texts[rank].append(text)
+        return len(text)
 
     def flush(self) -> None:
         # Also called when this object is thrown away, long after the other was closed.

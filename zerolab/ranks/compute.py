@@ -1,13 +1,12 @@
 """How long computing takes on the virtual clock: each operation by the roofline of a device of given speed.
 
-    with Pace(comm, gflop_per_s=50, gbyte_per_s=10) as pace:
+    with SimulatedCompute(comm, gflop_per_s=50, gbyte_per_s=10) as pace:
         pace.label = "forward"
         loss = engine(tokens, targets)
     pace.spans      # when this rank computed what
 
 An operation takes as long as its arithmetic or its reading and writing, whichever is longer (Williams, Waterman and
-Patterson, 2009). Arithmetic is counted by torch's own formulas, which know matrix products; everything else costs its
-bytes. Views and empty tensors cost nothing.
+Patterson, 2009). Torch's own formulas count the arithmetic of matrix products; everything else costs its bytes.
 """
 
 from __future__ import annotations
@@ -34,15 +33,14 @@ PICKING = {"embedding", "gather", "index", "index_select", "nll_loss_forward"}
 
 
 class Counted(NamedTuple):
-    """What an operation has to do: floating-point operations, bytes read and written, bytes of an element of what it
-    makes."""
+    """What an operation has to do; `itemsize` is of what it makes."""
 
     flop: int
     nbytes: int
     itemsize: int
 
 
-def counted(func: Any, args: Any, kwargs: Any, result: Any) -> Counted | None:
+def count_work(func: Any, args: Any, kwargs: Any, result: Any) -> Counted | None:
     """What an operation of torch's dispatcher has to do; None for a view, and for memory that nobody writes yet."""
     packet = func._overloadpacket
     if func.is_view or packet.__name__ in FREE or func.namespace in ("prim", "profiler"):
@@ -50,15 +48,15 @@ def counted(func: Any, args: Any, kwargs: Any, result: Any) -> Counted | None:
         return None
     flop = flop_registry[packet](*args, **kwargs, out_val=result) if packet in flop_registry else 0
     if packet.__name__.startswith(CPU_FLASH):
-        flop = attention_flop(packet.__name__.endswith("backward"), args, kwargs)
-    made = next(tensors((result, *args)), None)
-    return Counted(flop, moved_bytes(func, args, kwargs, result), 4 if made is None else made.element_size())
+        flop = count_attention_flop(packet.__name__.endswith("backward"), args, kwargs)
+    made = next(find_tensors((result, *args)), None)
+    return Counted(flop, count_bytes(func, args, kwargs, result), 4 if made is None else made.element_size())
 
 
 @cache
-def access_of(func: Any) -> tuple[list[int | str], list[int | str], bool]:
-    """What an operation does with its tensors, by its schema: which arguments it writes (a position or a name), which
-    of these it does not read, and whether what it gives back is new."""
+def read_access(func: Any) -> tuple[list[int | str], list[int | str], bool]:
+    """By an operation's schema: which arguments it writes (a position or a name), which of these it does not read, and
+    whether what it gives back is new."""
     name, schema = func._overloadpacket.__name__, func._schema
     arguments = {it.name if it.kwarg_only else place: it for place, it in enumerate(schema.arguments)}
     written = {where: it for where, it in arguments.items() if it.alias_info is not None and it.alias_info.is_write}
@@ -68,22 +66,21 @@ def access_of(func: Any) -> tuple[list[int | str], list[int | str], bool]:
     return writes, unread, all(one.alias_info is None for one in schema.returns)
 
 
-def moved_bytes(func: Any, args: Any, kwargs: Any, result: Any) -> int:
-    """Bytes that an operation reads and writes. What it changes in place counts as both, also where the operation
-    returns nothing, as fused optimizers do."""
-    writes, unread, makes = access_of(func)
+def count_bytes(func: Any, args: Any, kwargs: Any, result: Any) -> int:
+    """Bytes that an operation reads and writes; what it changes in place counts as both."""
+    writes, unread, makes = read_access(func)
     given = dict[int | str, Any]([*enumerate(args), *kwargs.items()])
-    sizes = {where: sum(tensor.nbytes for tensor in tensors(value)) for where, value in given.items()}
-    written = sum(tensor.nbytes for tensor in tensors(result)) if makes else 0
+    sizes = {where: sum(tensor.nbytes for tensor in find_tensors(value)) for where, value in given.items()}
+    written = sum(tensor.nbytes for tensor in find_tensors(result)) if makes else 0
     if func._overloadpacket.__name__ in PICKING:
         sizes[0] = min(sizes.get(0, 0), written)
     read = sum(nbytes for where, nbytes in sizes.items() if where not in unread)
     return read + written + sum(sizes.get(where, 0) for where in writes)
 
 
-def attention_flop(backward: bool, args: Any, kwargs: Any) -> int:
-    """Floating-point operations of attention by the CPU's kernel that stores no scores. Forward has two matrix
-    products; backward makes the scores anew and has four more. A causal mask leaves out half of each."""
+def count_attention_flop(backward: bool, args: Any, kwargs: Any) -> int:
+    """Operations of attention by the CPU's kernel that stores no scores: two matrix products forward, five backward. A
+    causal mask leaves out half of each."""
     at = 1 if backward else 0
     query, key = args[at : at + 2]
     causal = next((value for value in args[at + 3 :] if isinstance(value, bool)), kwargs.get("is_causal", False))
@@ -91,7 +88,7 @@ def attention_flop(backward: bool, args: Any, kwargs: Any) -> int:
     return whole // 2 if causal else whole
 
 
-class Pace(TorchDispatchMode):
+class SimulatedCompute(TorchDispatchMode):
     """Lets operations take virtual time in lockstep and in a virtual world (in others the rank sleeps). Enter it before
     a tracker, which then sees when operations begin and end.
 
@@ -123,7 +120,7 @@ class Pace(TorchDispatchMode):
 
     def seconds(self, func: Any, args: Any, kwargs: Any, result: Any) -> float:
         """How long an operation takes, as torch's dispatcher sees it: `func` is such as aten.mm.default."""
-        found = counted(func, args, kwargs, result)
+        found = count_work(func, args, kwargs, result)
         return 0.0 if found is None else max(found.flop / self._flop_per_s, found.nbytes / self._byte_per_s)
 
     def _record(self, start: float, stop: float) -> None:
@@ -134,10 +131,10 @@ class Pace(TorchDispatchMode):
         self.spans.append(Span(self._comm.rank, "compute", self.label, start, stop))
 
 
-def tensors(value: Any) -> Iterator[torch.Tensor]:
+def find_tensors(value: Any) -> Iterator[torch.Tensor]:
     """All tensors in an argument or in a result."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):
         for part in value:
-            yield from tensors(part)
+            yield from find_tensors(part)
