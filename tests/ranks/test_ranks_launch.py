@@ -19,6 +19,8 @@ from cover import NIGHTLY
 from zerolab.collectives import Link
 from zerolab.errors import InputError
 from zerolab.ranks import forkserver, launch
+from zerolab.ranks.job import Job
+from zerolab.ranks.printing import Printer
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(60)]
 
@@ -87,17 +89,32 @@ def test_seeds_repeat_and_ranks_start_alike():
     assert first[0][0] == first[1][0]
 
 
-def test_lines_that_ranks_print_piece_by_piece_at_once_are_shown_whole(capfd):
-    launch(functions.prints_in_pieces, ranks=3, timeout=30)
+def test_live_shows_no_line_before_it_is_whole_and_says_whose_the_rest_is(capsys):
+    texts, shown = ["", ""], []
+    job = Job(2, 60.0, "ring", ("cpu", "cpu"), "gloo", 1, prints="live")
+    printer = Printer(job, lambda: texts)
+    for more in (("lo", ""), ("ss 0.", "step 1\nlo"), ("5\n", "ss 0.7\nst")):
+        texts[:] = [text + new for text, new in zip(texts, more, strict=True)]
+        printer.follow()
+        shown.append(capsys.readouterr().out)
+    assert shown == ["", "rank 1 | step 1\n", "rank 0 | loss 0.5\nrank 1 | loss 0.7\n"]
+    printer.finish()
+    assert printer.texts == ["loss 0.5\n", "step 1\nloss 0.7\nst"]
+    assert capsys.readouterr().out == "rank 1 | st\n"
+
+
+@pytest.mark.parametrize("prints", ["ranked", "live"])
+def test_lines_that_ranks_print_piece_by_piece_at_once_are_shown_whole(capfd, prints):
+    launch(functions.prints_in_pieces, ranks=3, prints=prints, timeout=30)
     lines, errors = capfd.readouterr()
     expected = [f"rank {rank} | " + " ".join(f"{piece} of {rank}" for piece in range(4)) for rank in range(3)]
-    assert lines.splitlines() == expected
+    assert (lines.splitlines() if prints == "ranked" else sorted(lines.splitlines())) == expected
     assert errors == ""
 
 
-@pytest.mark.parametrize("world", ["processes", "lockstep"])
-def test_a_line_ends_where_a_terminal_ends_it(world, capfd):
-    launch(lambda comm: print("a\x0cb\u2028c\nd"), ranks=2, world=world, timeout=30)
+@pytest.mark.parametrize(("world", "prints"), [("processes", "live"), ("lockstep", "ranked")])
+def test_a_line_ends_where_a_terminal_ends_it(world, prints, capfd):
+    launch(lambda comm: print("a\x0cb\u2028c\nd"), ranks=2, world=world, prints=prints, timeout=30)
     printed = capfd.readouterr().out.removesuffix("\n").split("\n")
     assert sorted(printed) == [f"rank {rank} | {line}" for rank in (0, 1) for line in ("a\x0cb\u2028c", "d")]
 

@@ -23,7 +23,7 @@ from zerolab.ranks.failure import RankFailure, describe_death, make_failure
 from zerolab.ranks.folders import farewells, temporary_folder
 from zerolab.ranks.forkserver import process_table, start_process
 from zerolab.ranks.job import DIED, Job, Outcome, Results
-from zerolab.ranks.printing import show_prints
+from zerolab.ranks.printing import Printer
 
 POLL_SECONDS = 0.1
 # How long after a failure to listen for other ranks' failures, of which it may be the consequence.
@@ -41,14 +41,14 @@ def run_processes(job: Job, function: bytes) -> Results:
         job.file("function").write_bytes(function)
         runner = ProcessGroupRunner(job)
         try:
-            with show_prints(job, lambda: [read_text(job, "printed", rank) for rank in range(job.ranks)]) as printed:
+            with runner.printer.showing():
                 runner.start()
                 runner.watch()
         finally:
             runner.end()
     outcomes = [runner.outcomes[rank] for rank in range(job.ranks)]
     values = [pickle.loads(outcome.result) for outcome in outcomes]
-    return Results(job, values, printed, [outcome.events for outcome in outcomes])
+    return Results(job, values, runner.printer.texts, [outcome.events for outcome in outcomes])
 
 
 class ProcessGroupRunner:
@@ -56,6 +56,7 @@ class ProcessGroupRunner:
 
     def __init__(self, job: Job) -> None:
         self.job = job
+        self.printer = Printer(job, lambda: [read_text(job, "printed", rank) for rank in range(job.ranks)])
         self.outcomes: dict[int, Outcome] = {}
         self._board = board.Board(job.ranks, job.file("board"))
         pipes = [multiprocessing.Pipe() for _ in range(job.ranks)]
@@ -84,6 +85,7 @@ class ProcessGroupRunner:
         hangs = board.Hangs(self.job.collective_timeout)
         while len(self.outcomes) < self.job.ranks:
             quiet = not self._listen(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
+            self.printer.follow()
             if self._failed():
                 self._settle()
                 raise self._failure()

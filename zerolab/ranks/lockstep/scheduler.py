@@ -81,7 +81,6 @@ class Scheduler:
         self.tasks.append(task)
         name = f"zerolab-lockstep-{task.rank}.{task.lane}"
         task.thread = threading.Thread(target=self._live, args=(task, body), name=name, daemon=True)
-        task.thread.rank = task.rank  # type: ignore[attr-defined]
         if ready:
             self._ready.append(task)
         task.thread.start()

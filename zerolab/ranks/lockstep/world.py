@@ -22,11 +22,11 @@ import torch
 
 from zerolab.errors import InputError, RankError
 from zerolab.ranks.child import run
-from zerolab.ranks.failure import make_failure, make_outcome
+from zerolab.ranks.failure import RankFailure, make_failure, make_outcome
 from zerolab.ranks.job import MAX_RANKS, Job, Outcome, Results
 from zerolab.ranks.lockstep.scheduler import Scheduler, Stopped, Task, locate
 from zerolab.ranks.lockstep.transport import LockstepTransport, LockstepWorld
-from zerolab.ranks.printing import show_prints
+from zerolab.ranks.printing import Printer
 from zerolab.ranks.seeds import RandomTurns
 
 # Random numbers, standard output and torch's threads belong to the process: one lockstep world at a time.
@@ -55,6 +55,7 @@ class Launch:
         self.mains = [Task(rank, 0) for rank in range(min(job.ranks, self.most))]
         self.results: dict[int, Any] = {}
         self.output = _RankOutput(len(self.mains))
+        self.printer = Printer(job, self.output.texts)
         self.random = RandomTurns()
         self.world = LockstepWorld(self.random.switch, job.ranks, job.link)
 
@@ -66,7 +67,7 @@ class Launch:
                 'a rank of a lockstep or virtual world cannot start another of the two; use world="processes" in one'
             )
         stuck: list[int] = []
-        with _one_world, show_prints(self.job, self.output.texts) as printed, ExitStack() as stack:
+        with _one_world, self.printer.showing(), ExitStack() as stack:
             # The caller's own are the same afterwards.
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             stack.callback(self.random.switch, None)
@@ -85,7 +86,7 @@ class Launch:
                 raise self.world.error
         seconds = max(task.clock for task in self.mains)
         values = [pickle.loads(self.results[task.rank]) for task in self.mains]
-        return Results(self.job, values, printed, self.world.events, seconds)
+        return Results(self.job, values, self.printer.texts, self.world.events, seconds)
 
     def _watch(self) -> None:
         for task in self.mains:
@@ -96,6 +97,7 @@ class Launch:
         while not self.world.ended.wait(0.1):
             if time.monotonic() >= deadline:
                 self.world.fail(self._overdue())
+            self.printer.follow()
 
     def _begin(self, task: Task) -> None:
         torch.set_num_threads(self.job.threads)
@@ -106,7 +108,12 @@ class Launch:
         except Stopped:
             raise
         except BaseException as error:
-            self.world.fail(make_failure(task.rank, make_outcome(error)))
+            # Also if no more can be said of it: a launch that is not told would take its end for a good one.
+            failure: RankError = RankFailure(f"rank {task.rank} raised {type(error).__name__}", task.rank)
+            try:
+                failure = make_failure(task.rank, make_outcome(error))
+            finally:
+                self.world.fail(failure)
 
     def live(self, rank: int) -> Outcome:
         """Be a rank, from begin to end."""
@@ -126,11 +133,12 @@ class _RankOutput(io.TextIOBase):
         self._passed_to: Any = sys.stdout
 
     def write(self, text: str) -> int:
-        rank = getattr(threading.current_thread(), "rank", None)
-        if rank is None:
-            return int(self._passed_to.write(text))
-        self._texts[rank].append(text)
-        return len(text)
+        name = threading.current_thread().name
+        if name.startswith("zerolab-lockstep-"):
+            rank = int(name.rpartition("-")[2].partition(".")[0])
+            self._texts[rank].append(text)
+            return len(text)
+        return int(self._passed_to.write(text))
 
     def flush(self) -> None:
         # Also called when this object is thrown away, long after the other was closed.
