@@ -332,3 +332,7 @@ def calls_once_more_and_late(comm):
     if comm.rank == 0:
         time.sleep(0.7)
         comm.all_reduce(torch.ones(2))
+
+
+def returns_megabytes(comm, megabytes):
+    return torch.zeros(megabytes * 250_000)
