@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -28,7 +29,7 @@ from zerolab.models import BYTE_VOCABULARY, Config, GPT2Config, LlamaConfig, con
 from zerolab.offload.formats import check_places
 from zerolab.offload.places import NO_OFFLOAD, TIER_OF, Offload
 from zerolab.precision import PRECISIONS, LossScaler, Precision
-from zerolab.precision.recipe import find_precision
+from zerolab.precision.recipe import STATES, find_precision
 from zerolab.run.schedule import Kind, LrSchedule, WarmupShape
 from zerolab.zero.limits import Stage3Limits
 
@@ -38,22 +39,23 @@ MOST = 1 << 31
 """Ranks, sequences or elements of a size, of which nobody has more."""
 ROUND = 64
 Count = Annotated[int, Field(ge=1)]
-Size = Annotated[int, Field(ge=1, lt=MOST)]
 Amount = Annotated[int, Field(ge=0)]
-Decay = Annotated[float, Field(ge=0, lt=1)]
+Most = Annotated[int, Field(ge=1, le=MOST)]
+Size = Annotated[int, Field(ge=1, lt=MOST)]
+Stage = Annotated[int, Field(ge=0, le=3)]
+Power = Annotated[int, Field(ge=0, le=127)]
+Layers = Annotated[int, Field(ge=1, le=10_000)]
+Evaluated = Annotated[int, Field(ge=1, le=1 << 20)]
+Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
 Speed = Annotated[float, Field(gt=0)]
+Level = Annotated[float, Field(ge=0)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+Seconds = Annotated[float, Field(gt=0, le=1e6)]
+Latency = Annotated[float, Field(ge=0, le=1e9)]
 Float = Literal["fp32", "bf16", "fp16"]
 Moment = Literal["fp32", "bf16", "fp16", "fp8"]
 Place = Literal["device", "host", "disk", "none", "cpu", "nvme"]
-STATE_OF = {
-    "params_dtype": "params",
-    "main_params_dtype": "main_params",
-    "grads_dtype": "grads",
-    "main_grads_dtype": "main_grads",
-    "reduce_dtype": "reduce",
-    "exp_avg_dtype": "exp_avg",
-    "exp_avg_sq_dtype": "exp_avg_sq",
-}
+STATE_OF = {f"{state}_dtype": state for state in STATES}
 SIZES = ("layers", "heads", "dim", "kv_heads", "ffn_dim", "bias", "tied_head")
 SECOND_NAMES = {
     "stage": "zero_stage",
@@ -115,176 +117,126 @@ class RunSpec(BaseModel):
 
     `RunSpec(shape, ...)` begins as plans do, with 8 ranks, bf16, and one sequence of 1024 tokens a rank; without a
     shape the model is one of ours by name and sizes. Some things have a second name, as the rest of the library calls
-    them: stage, micro_batches, micro_batch_size, instances, offload (an `Offload`, or a name in `OFFLOADS`) and limits.
+    them: stage, micro_batches, micro_batch_size, instances, and offload (an `Offload`, or a name in `OFFLOADS`).
 
     Raises InputError, of one sentence, for values that there are not and for settings that contradict each other.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
 
-    zero_stage: Annotated[int, Field(ge=0, le=3)] = setting(
-        0, "what is sharded: 0 nothing, 1 optimizer, 2 +gradients, 3 all"
-    )
-    ranks: Annotated[int, Field(ge=1, le=MOST)] = setting(
-        2, "ranks: in training at most 128 processes of this machine, or those that torchrun brings"
-    )
+    zero_stage: Stage = setting(0, "what is sharded: 0 nothing, 1 optimizer, 2 +gradients, 3 all")
+    ranks: Most = setting(2, "at most 128 here, or those that torchrun brings")
     collective_impl: Literal["auto", "shared", "ring", "torch"] = setting(
-        "auto", "shared memory, our rings, or torch's; auto: shared memory on CPUs, torch's (NCCL) on GPUs"
+        "auto", "shared memory, our rings, or torch's; auto: shared on CPUs, torch's (NCCL) on GPUs"
     )
-    seq_len: Annotated[int, Field(ge=1, le=MOST)] = setting(64, "tokens of a sequence")
-    batch_size: Annotated[int, Field(ge=1, le=MOST)] = setting(
-        SEQUENCES,
-        "sequences of an optimizer step, over all ranks and micro-batches; the default is rounded up to a "
-        "multiple of these",
-    )
+    seq_len: Most = setting(64, "tokens of a sequence")
+    batch_size: Most = setting(SEQUENCES, "sequences of a step, over all ranks; by default rounded up")
     grad_accum_steps: Count = setting(1, "micro-batches of an optimizer step")
     max_steps: Count = setting(100, "optimizer steps, with those before a checkpoint")
     lr: Speed = setting(1e-3, "learning rate of AdamW")
-    weight_decay: Annotated[float, Field(ge=0)] = setting(0.1, "decay of parameters with two or more dimensions")
-    beta1: Decay = setting(0.9, "decay of AdamW's first moment")
-    beta2: Decay = setting(0.999, "decay of AdamW's second moment")
-    eps: Speed = setting(1e-8, "what AdamW adds to the root of the second moment")
-    clip_norm: Annotated[float, Field(ge=0)] = setting(1.0, "global gradient norm to clip to; 0 turns clipping off")
-    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = setting(0, "seed of weights and batches")
+    weight_decay: Level = setting(0.1, "decay of matrices")
+    beta1: Decay = setting(0.9, "decay of the first moment")
+    beta2: Decay = setting(0.999, "decay of the second moment")
+    eps: Speed = setting(1e-8, "added to the root of the second moment")
+    clip_norm: Level = setting(1.0, "global gradient norm to clip to; 0: none")
+    seed: Seed = setting(0, "seed of weights and batches")
     reduction: Literal["reduce_scatter", "all_reduce"] = setting("reduce_scatter", "how stage 1 reduces gradients")
-    num_distributed_optimizer_instances: Count = setting(
-        1, "copies of the shards: ranks shard inside a copy and all-reduce gradients across copies"
-    )
-    defer_reduction: bool = setting(False, "reduce once a step, not every micro-batch; keeps whole gradients")
+    num_distributed_optimizer_instances: Count = setting(1, "copies of the shards")
+    defer_reduction: bool = setting(False, "reduce once a step, and keep whole gradients until then")
     overlap: bool = setting(True, "reduce while backward runs, gather while forward runs")
-    prefetch: bool = setting(True, "stage 3: gather the next unit while this one computes")
+    prefetch: bool = setting(True, "stage 3: gather the next unit ahead")
     checkpoint_activations: bool = setting(False, "recompute activations in backward")
-    bucket_numel: Count | None = setting(None, "cut units into buckets of at most so many elements")
+    bucket_numel: Count | None = setting(None, "elements of a bucket at most; none: a unit's")
     device: Literal["auto", "cpu", "cuda"] = setting("auto", "where the ranks compute")
 
     model: Literal["llama", "gpt2"] = setting("llama", "architecture")
     model_size: str = setting("tiny", "nano, tiny, small, medium (llama); nano, tiny, 124m ... gpt3-175b (gpt2)")
-    layers: Annotated[int, Field(ge=1, le=10_000)] | None = setting(
-        None, "blocks, in the place of the named size's; so are those below"
-    )
+    layers: Layers | None = setting(None, "blocks, in place of the named size's; so are those below")
     heads: Size | None = setting(None, "attention heads")
-    dim: Size | None = setting(None, "width of the hidden states, a multiple of the heads")
-    kv_heads: Size | None = setting(None, "llama: heads of keys and values; none: the size's, or heads")
-    ffn_dim: Size | None = setting(None, "llama: width of the feed-forward; none: the size's, or 8/3 dim")
-    bias: bool | None = setting(None, "gpt2: linear layers and norms have biases; none: no")
+    dim: Size | None = setting(None, "width of the hidden states")
+    kv_heads: Size | None = setting(None, "llama: heads of keys and values")
+    ffn_dim: Size | None = setting(None, "llama: width of the feed-forward")
+    bias: bool | None = setting(None, "gpt2: linear layers and norms have biases")
     tied_head: bool | None = setting(None, "the head's weight is the embedding's; none: yes")
-    context: Size | None = setting(None, "longest sequence that the model can read; none: seq-len")
-    vocab_size: Size | None = setting(None, "tokens that the model knows; none: those of the data")
-    init_from: Path | None = setting(
-        None,
-        "begin with the weights of a Hugging Face folder (Llama, Mistral, Qwen2, Qwen3, GPT-2), and with their shape",
-    )
-    dropout: Decay = setting(0.0, "gpt2: share of activations that training leaves out")
+    context: Size | None = setting(None, "longest sequence that the model can read")
+    vocab_size: Size | None = setting(None, "tokens that the model knows")
+    init_from: Path | None = setting(None, "begin with a Hugging Face folder (Llama, Mistral, Qwen2, Qwen3, GPT-2)")
+    dropout: Decay = setting(0.0, "gpt2: share of activations left out")
     data_mode: str = setting(EMBEDDED, "embedded, synthetic, fineweb-edu, or the path of a text file")
-    dataset: str | None = setting(
-        None, "prepared tokens instead (zerolab prepare, or nanoGPT's .bin files): a folder, or a name in data/"
-    )
-    compile: bool = setting(False, "compile the model's blocks (torch.compile)")
-    compile_backend: Literal["inductor", "aot_eager", "eager"] = setting("inductor", "what torch.compile makes of them")
+    dataset: str | None = setting(None, "prepared tokens: a folder, or a name in data/")
+    compile: bool = setting(False, "compile the model's blocks")
+    compile_backend: Literal["inductor", "aot_eager", "eager"] = setting("inductor", "of torch.compile")
 
     precision: Annotated[Precision | str | None, PlainValidator(check_precision)] = setting(
         None, f"dtypes of all states: {', '.join(PRECISIONS)}; none: fp32"
     )
-    fp16: bool = setting(False, "the same as --precision fp16, with a dynamic loss scale")
+    fp16: bool = setting(False, "the same as --precision fp16")
     bf16: bool = setting(False, "the same as --precision bf16")
-    fp8: bool = setting(False, "the same as --precision fp8: linear layers compute in fp8, states as in bf16")
+    fp8: bool = setting(False, "the same as --precision fp8")
     fp8_backend: Literal["emulated"] = setting("emulated", "fp8 is rounded to and multiplied in bf16")
-    params_dtype: Float | None = setting(None, "parameters, as forward and backward use them")
+    params_dtype: Float | None = setting(None, "parameters, as forward uses them")
     main_params_dtype: Float | None = setting(None, "parameters, as the optimizer updates them")
-    grads_dtype: Float | None = setting(None, "gradients of one rank until they are reduced")
+    grads_dtype: Float | None = setting(None, "gradients until they are reduced")
     main_grads_dtype: Float | None = setting(None, "reduced gradients until the step")
-    reduce_dtype: Float | None = setting(None, "gradients while they travel and are added up")
+    reduce_dtype: Float | None = setting(None, "gradients while they travel")
     exp_avg_dtype: Moment | None = setting(None, "Adam's first moment")
     exp_avg_sq_dtype: Moment | None = setting(None, "Adam's second moment")
-    loss_scale: Annotated[float, Field(ge=0)] = setting(0.0, "a fixed loss scale for fp16; 0: dynamic")
-    initial_scale_power: Annotated[int, Field(ge=0, le=127)] = setting(
-        16, "the dynamic scale begins at 2 to this power"
-    )
-    loss_scale_window: Count = setting(1000, "clean steps after which the scale doubles")
-    hysteresis: Count = setting(2, "overflows until the scale is halved")
-    min_loss_scale: Speed = setting(1.0, "the scale is not halved below this")
+    loss_scale: Level = setting(0.0, "a fixed loss scale for fp16; 0: dynamic")
+    initial_scale_power: Power = setting(16, "the dynamic scale begins at 2 to this power")
+    loss_scale_window: Count = setting(1000, "clean steps until it doubles")
+    hysteresis: Count = setting(2, "overflows until it is halved")
+    min_loss_scale: Speed = setting(1.0, "its least")
 
-    offload_optimizer: Place = setting("device", "where main parameters and moments rest; step on the host")
-    offload_param: Place = setting("device", "stage 3: where the shards of the parameters rest")
-    offload_path: Path | None = setting(None, "folder for what rests on the disk (DeepSpeed: nvme_path)")
-    buffer_count: Count = setting(3, "host buffers between disk and step; with 3 all of it overlaps")
+    offload_optimizer: Place = setting("device", "where main parameters and moments rest")
+    offload_param: Place = setting("device", "stage 3: where parameters rest")
+    offload_path: Path | None = setting(None, "folder for what rests on the disk")
+    buffer_count: Count = setting(3, "host buffers between disk and step")
     buffer_size: Count | None = setting(None, "elements of a host buffer for parameters on disk")
-    sub_group_size: Count | None = setting(
-        None, "elements that the step updates at a time; none: 4 million, on GPUs 67 million"
-    )
-    max_in_cpu: Amount = setting(0, "elements of the parameters on disk that stay on the host")
+    sub_group_size: Count | None = setting(None, "elements that the step updates at a time")
+    max_in_cpu: Amount = setting(0, "of parameters on disk, elements on the host")
 
-    param_persistence_threshold: Amount = setting(
-        0, "stage 3: parameters of at most so many elements stay whole on every rank"
-    )
-    prefetch_bucket_size: Amount | None = setting(
-        None, "stage 3: elements that may be gathered ahead; none: those of the next unit"
-    )
-    max_live_parameters: Amount | None = setting(
-        None, "stage 3: gather ahead and keep units only while no more elements than these are here"
-    )
-    max_reuse_distance: Amount | None = setting(
-        None,
-        "stage 3: keep a unit that is used again before units of so many elements have run; none: 0, on GPUs 1",
-    )
+    param_persistence_threshold: Amount = setting(0, "stage 3: parameters up to this size stay whole")
+    prefetch_bucket_size: Amount | None = setting(None, "stage 3: elements to gather ahead")
+    max_live_parameters: Amount | None = setting(None, "stage 3: gather ahead and keep up to so many")
+    max_reuse_distance: Amount | None = setting(None, "stage 3: keep a unit that is used again within so many elements")
 
-    save_folder: Path | None = setting(
-        None, "folder of this run's checkpoints; the end of the run, and SIGTERM, make one"
-    )
-    save_every: Count | None = setting(None, "save after so many steps, again and again, while training goes on")
-    keep: Count | None = setting(None, "checkpoints to keep, the newest; none: all")
+    save_folder: Path | None = setting(None, "folder of checkpoints; the end, and SIGTERM, make one")
+    save_every: Count | None = setting(None, "save after each so many steps, too")
+    keep: Count | None = setting(None, "newest checkpoints to keep; none: all")
     resume: Path | None = setting(
         None,
-        "go on from the newest checkpoint of a folder, or from the checkpoint that it is; --resume alone "
-        "takes --save-folder and begins anew where there is none yet; --max-steps is the total; --lr, --weight-decay, "
-        "--beta1, --beta2, --eps, --dropout, --batch-size and the schedule are the checkpoint's unless they are given",
+        "go on from a checkpoint, or the newest of a folder (--resume alone: of save-folder, or anew where there is "
+        "none); settings of optimizer and schedule, dropout and batch-size are its unless they are given",
     )
-    zero3_save_16bit_model: bool = setting(
-        False, "at the end, write the whole weights in 16 bits into save-folder (model_16bit_stepN)"
-    )
+    zero3_save_16bit_model: bool = setting(False, "at the end, write the weights in 16 bits, too")
 
-    lr_schedule: Kind = setting("constant", "how the learning rate falls after its warm-up, down to min-lr")
+    lr_schedule: Kind = setting("constant", "how the learning rate falls, down to min-lr")
     warmup_steps: Amount = setting(0, "steps in which the learning rate rises to lr")
-    warmup_shape: WarmupShape = setting("line", "how it rises: in a line, or steeply at first")
-    decay_steps: Count | None = setting(None, "steps until it is min-lr, those of the warm-up counted; none: max-steps")
-    min_lr: Annotated[float, Field(ge=0)] = setting(0.0, "the learning rate at the end of a cosine or linear schedule")
+    warmup_shape: WarmupShape = setting("line", "how it rises")
+    decay_steps: Count | None = setting(None, "steps until it is min-lr; none: max-steps")
+    min_lr: Level = setting(0.0, "the learning rate at the end")
 
-    eval_every: Count | None = setting(
-        None, "evaluate on the held-out text before the first step, after each so many, and at the end"
-    )
-    eval_steps: Annotated[int, Field(ge=1, le=1 << 20)] = setting(
-        10, "micro-batches of an evaluation, of batch-size / grad-accum-steps sequences over all ranks"
-    )
+    eval_every: Count | None = setting(None, "evaluate on held-out text after each so many steps")
+    eval_steps: Evaluated = setting(10, "micro-batches of an evaluation")
 
     world: Literal["processes", "lockstep", "virtual"] = setting(
         "processes",
-        "lockstep: all ranks in one process, one at a time, on a virtual clock; virtual: rank 0 alone, of "
-        "up to 65536, on tensors without values",
+        "lockstep: all ranks in one process, on a virtual clock; virtual: rank 0, without values",
     )
-    gflop_per_s: Speed = setting(50.0, "lockstep, virtual: billions of operations a second, a rank")
-    gbyte_per_s: Speed = setting(
-        10.0, "lockstep, virtual: billions of bytes that its operations read or write a second"
-    )
-    gbit_per_s: Speed | None = setting(None, "simulate a link of this bandwidth")
-    latency_us: Annotated[float, Field(ge=0, le=1e9)] = setting(
-        0.0, "latency of the simulated link, microseconds a message"
-    )
+    gflop_per_s: Speed = setting(50.0, "with such a clock: 10^9 operations a second")
+    gbyte_per_s: Speed = setting(10.0, "with such a clock: 10^9 bytes a second of memory")
+    gbit_per_s: Speed | None = setting(None, "bandwidth of a simulated link")
+    latency_us: Latency = setting(0.0, "its microseconds a message")
 
-    timeout: Annotated[float, Field(gt=0, le=1e6)] | None = setting(
-        None, "seconds until a run that has not ended is reported and ended"
-    )
-    collective_timeout: Annotated[float, Field(gt=0, le=1e6)] = setting(
-        600.0, "seconds until a collective that has not ended is reported, and the run ended"
-    )
+    timeout: Seconds | None = setting(None, "seconds until the run is reported and ended")
+    collective_timeout: Seconds = setting(600.0, "the same of a collective")
     profile_json: Path | None = setting(None, "write losses, times, memory and traffic to this file")
-    trace: Path | None = setting(
-        None, "write what each rank did when to this file, for ui.perfetto.dev or chrome://tracing"
-    )
-    trace_steps: Count = setting(5, "steps to trace, the first ones; memory is tracked in two")
+    trace: Path | None = setting(None, "write what ran when to this file, for ui.perfetto.dev")
+    trace_steps: Count = setting(5, "first steps to trace")
 
-    zero_debug: bool = setting(False, "say what each rank keeps, and calls and bytes of each collective")
-    zero_debug_max_steps: Amount = setting(3, "say so of so many steps, the first of this run")
-    zero_debug_max_params: Amount = setting(8, "map so many parameters onto the shards at the start")
+    zero_debug: bool = setting(False, "log what each rank keeps, calls and sends")
+    zero_debug_max_steps: Amount = setting(3, "of the first so many steps")
+    zero_debug_max_params: Amount = setting(8, "and so many parameters")
 
     # No flags of `zerolab train`, and in no file.
     shape: Any = Field(None, exclude=True)
@@ -338,17 +290,13 @@ class RunSpec(BaseModel):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         check_division(self.batch_size, self.ranks, self.grad_accum_steps)
-        if self.ranks % self.instances or (self.instances > 1 and self.stage == 0):
+        if self.ranks % self.instances:
             said = f"num_distributed_optimizer_instances is {self.instances}"
-            if self.stage == 0:
-                raise InputError(f"{said}, but stage 0 shards nothing; choose stage 1, 2 or 3, or give 1")
             raise InputError(f"{said}, which does not divide {self.ranks} ranks; give a divisor of {self.ranks}")
         self._check_model()
         check_places(self.stage, self.dtypes, self.places)
         _ = self.scaler
-        for names, matters, why in IDLE:
-            if not matters(self):
-                refuse_idle(self, names, why.format(run=self))
+        self._refuse_unused(UNUSED)
         if self.resume is None:
             # Else a checkpoint may give a part of the schedule, and the whole is checked once it has.
             self.check_schedule()
@@ -356,12 +304,16 @@ class RunSpec(BaseModel):
 
     def check_schedule(self) -> None:
         """Raise an InputError for settings that no schedule has."""
-        if self.lr_schedule == "constant":
-            why = "the learning rate never falls; give lr_schedule cosine or linear"
-            refuse_idle(self, ("decay_steps", "min_lr"), why)
-        if not self.warmup_steps:
-            refuse_idle(self, ("warmup_shape",), "the learning rate does not warm up; give warmup_steps")
+        self._refuse_unused(UNUSED_OF_SCHEDULE)
         _ = self.schedule
+
+    def _refuse_unused(self, table: Table) -> None:
+        for names, (matters, why) in table.items():
+            for name in [] if matters(self) else names.split():
+                value = getattr(self, name)
+                if value != RunSpec.model_fields[name].default:
+                    said = repr(str(value)) if isinstance(value, Path) else value
+                    raise InputError(f"{name} is {said} but {why.format(run=self)}, or leave it out")
 
     def _check_model(self) -> None:
         if self.dataset is not None and self.data_mode != EMBEDDED:
@@ -406,15 +358,9 @@ class RunSpec(BaseModel):
             return config
         if self.init_from is not None:
             raise InputError(f"init_from is {str(self.init_from)!r}, and nobody has read the shape of its model")
-        config, given = (
-            config_of(
-                self.model,
-                self.model_size,
-                vocab_size=self.vocab_size or BYTE_VOCABULARY,
-                max_seq_len=self.context or self.seq_len,
-            ),
-            self.own_sizes,
-        )
+        vocabulary, longest = self.vocab_size or BYTE_VOCABULARY, self.context or self.seq_len
+        config = config_of(self.model, self.model_size, vocab_size=vocabulary, max_seq_len=longest)
+        given = self.own_sizes
         for name in given:
             if name not in {field.name for field in fields(config)}:
                 raise InputError(f"{name} is {given[name]}, which {self.model} does not have; leave it out")
@@ -485,7 +431,7 @@ class RunSpec(BaseModel):
     @property
     def scaler(self) -> LossScaler | None:
         """The loss scale, where the precision has fp16."""
-        if not _scales(self):
+        if self.dtypes is None or not self.dtypes.scales_loss:
             return None
         if not self.loss_scale and 2.0**self.initial_scale_power < self.min_loss_scale:
             raise InputError(
@@ -514,51 +460,54 @@ class RunSpec(BaseModel):
         return None if self.gbit_per_s is None else Link(self.gbit_per_s, self.latency_us)
 
 
-def _scales(run: RunSpec) -> bool:
-    return run.dtypes is not None and run.dtypes.scales_loss
-
-
 AT_STAGE_3 = ("prefetch_bucket_size", "max_live_parameters", "max_reuse_distance", "prefetch")
 """Settings that no lower stage heeds."""
-IDLE: list[tuple[tuple[str, ...], Callable[[RunSpec], Any], str]] = [
-    (AT_STAGE_3, lambda run: run.stage == 3, "stage {run.stage} gathers nothing for a unit; give zero_stage 3"),
-    (
-        ("reduction",),
+Table = dict[str, tuple[Callable[[RunSpec], Any], str]]
+UNUSED: Table = {
+    " ".join(AT_STAGE_3): (
+        lambda run: run.stage == 3,
+        "stage {run.stage} gathers nothing for a unit; give zero_stage 3",
+    ),
+    "reduction": (
         lambda run: run.stage < 2,
         "stage {run.stage} keeps a shard of the gradients, which a reduce-scatter brings; choose zero_stage 1",
     ),
-    (
-        ("offload_path",),
-        lambda run: run.places.on_disk,
+    "num_distributed_optimizer_instances": (attrgetter("stage"), "stage 0 shards nothing; choose stage 1, 2 or 3"),
+    "offload_path": (
+        attrgetter("places.on_disk"),
         "no state rests on the disk; give offload_optimizer or offload_param",
     ),
-    (
-        ("loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale"),
-        _scales,
+    "loss_scale initial_scale_power loss_scale_window hysteresis min_loss_scale": (
+        attrgetter("scaler"),
         "no state is fp16; choose fp16",
     ),
-    (("dropout",), lambda run: isinstance(run.architecture, GPT2Config), "a llama has none; choose --model gpt2"),
-    (("compile_backend",), lambda run: run.compile, "nothing is compiled; give compile, too"),
-    (
-        ("save_every", "keep", "zero3_save_16bit_model"),
-        lambda run: run.save_folder,
+    "dropout": (lambda run: isinstance(run.architecture, GPT2Config), "a llama has none; choose --model gpt2"),
+    "compile_backend": (attrgetter("compile"), "nothing is compiled; give compile, too"),
+    "save_every keep zero3_save_16bit_model": (
+        attrgetter("save_folder"),
         "there is no folder to save to; give save_folder",
     ),
-    (("eval_steps",), lambda run: run.eval_every, "nothing is evaluated; give eval_every, too"),
-    (("latency_us",), lambda run: run.gbit_per_s, "there is no simulated link; give gbit_per_s, too"),
-    (
-        ("gflop_per_s", "gbyte_per_s"),
+    "eval_steps": (attrgetter("eval_every"), "nothing is evaluated; give eval_every, too"),
+    "latency_us": (attrgetter("gbit_per_s"), "there is no simulated link; give gbit_per_s, too"),
+    "gflop_per_s gbyte_per_s": (
         lambda run: run.world != "processes",
         "processes take the time that they take; give --world lockstep",
     ),
-    (("trace_steps",), lambda run: run.trace, "nothing is traced; give --trace FILE"),
-    (
-        ("zero_debug_max_steps", "zero_debug_max_params"),
-        lambda run: run.zero_debug,
+    "trace_steps": (attrgetter("trace"), "nothing is traced; give --trace FILE"),
+    "zero_debug_max_steps zero_debug_max_params": (
+        attrgetter("zero_debug"),
         "nothing is logged; give --zero-debug",
     ),
-]
+}
 """Settings that change nothing unless something else is given: when they matter, and why else they do not."""
+UNUSED_OF_SCHEDULE: Table = {
+    "decay_steps min_lr": (
+        lambda run: run.lr_schedule != "constant",
+        "the learning rate never falls; give lr_schedule cosine or linear",
+    ),
+    "warmup_shape": (attrgetter("warmup_steps"), "the learning rate does not warm up; give warmup_steps"),
+}
+"""The same, of settings that a checkpoint may give where the run resumes."""
 
 
 def names_in(group: str) -> list[str]:
@@ -567,15 +516,6 @@ def names_in(group: str) -> list[str]:
     starts = [names.index(first) for first in GROUPS]
     at = list(GROUPS.values()).index(group)
     return names[starts[at] : [*starts, names.index("shape")][at + 1]]
-
-
-def refuse_idle(run: RunSpec, names: tuple[str, ...], why: str) -> None:
-    """Raise an InputError for the first of these settings that is not as it is by default, where it changes nothing."""
-    for name in names:
-        value = getattr(run, name)
-        if value != RunSpec.model_fields[name].default:
-            said = repr(str(value)) if isinstance(value, Path) else value
-            raise InputError(f"{name} is {said} but {why}, or leave it out")
 
 
 def first_names(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -588,8 +528,6 @@ def first_names(given: Mapping[str, Any]) -> dict[str, Any]:
                 raise InputError(f"offload is {value!r}; choose one of {', '.join(OFFLOADS)}")
             offload = value if isinstance(value, Offload) else OFFLOADS[value]
             own = {setting: getattr(offload, part) for setting, part in OF_OFFLOAD.items()}
-        elif name == "limits":
-            own = {setting: getattr(value, part) for setting, part in OF_LIMITS.items()}
         if twice := sorted(own.keys() & found.keys()):
             raise InputError(f"{name} is given, and {twice[0]}, too, which it says; leave one of the two out")
         found |= own
@@ -612,15 +550,13 @@ def default_batch(given: Mapping[str, Any]) -> int:
     return -(-SEQUENCES // parts) * parts
 
 
-def wanted_of(kind: str, message: str) -> str:
-    """What a value should be, of the kind and the message of pydantic's error."""
-    if kind in ("int_parsing", "int_type", "int_from_float"):
-        return "give a whole number"
-    if kind in ("float_parsing", "float_type", "finite_number"):
-        return "give a number"
-    if kind in ("bool_parsing", "bool_type"):
-        return "give true or false"
-    return message.replace("Input should be", "it should be").rstrip(".")
+WANTED = {
+    "int": "give a whole number",
+    "float": "give a number",
+    "finite": "give a number",
+    "bool": "give true or false",
+}
+"""What a value should be, by the first word of the kind of pydantic's error."""
 
 
 def sentence_of(error: ValidationError) -> str:
@@ -631,4 +567,5 @@ def sentence_of(error: ValidationError) -> str:
     name = ".".join(str(part) for part in first["loc"][:1]) or "the run"
     if first["type"] == "extra_forbidden":
         return f"there is no setting {name!r}; see zerolab train --help"
-    return f"{name} is {first['input']!r}; {wanted_of(first['type'], first['msg'])}"
+    said = first["msg"].replace("Input should be", "it should be").rstrip(".")
+    return f"{name} is {first['input']!r}; {WANTED.get(first['type'].partition('_')[0], said)}"

@@ -23,6 +23,7 @@ import rank_functions as functions
 from zerolab.apps import cli
 from zerolab.apps.cli import ending
 from zerolab.apps.cli import train as train_command
+from zerolab.apps.cli.flags import name_flags
 from zerolab.course.grade import referee
 from zerolab.course.grade.submission import read_submission
 from zerolab.errors import DiskError, InputError, RankError
@@ -299,7 +300,7 @@ def test_settings_are_named_as_their_flags_are() -> None:
         "ranks is 0; all ranks": "--ranks is 0; all ranks",
         "offload_param.device is 'x', in 'zero_stage'": "offload_param.device is 'x', in 'zero_stage'",
     }.items():
-        assert train_command.name_flags(message, names) == named
+        assert name_flags(message, names) == named
 
 
 def test_help_names_the_words_to_choose_from(capsys: pytest.CaptureFixture[str]) -> None:

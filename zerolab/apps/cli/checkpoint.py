@@ -1,19 +1,16 @@
-"""`zerolab checkpoint`: what can be done with what a run saved. Each action is a row of `ACTIONS`: its help, its flags,
-and what it does, which returns the exit status."""
+"""`zerolab checkpoint`: what can be done with what a run saved. Each action is a row of `ACTIONS`: what it takes, and
+what it does, which returns the exit status."""
 
 from __future__ import annotations
 
-import argparse
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal
 
-from rich.table import Table
-
-from zerolab.apps.cli import convert, ending
-from zerolab.apps.cli.parser import Parser
-from zerolab.apps.cli.tables import count, rendered
+from zerolab.apps.cli import ending
+from zerolab.apps.cli.flags import Flags
+from zerolab.apps.cli.parser import read_word
+from zerolab.apps.cli.tables import count, make_table, render
 from zerolab.apps.interop.huggingface.whole import consolidate
 from zerolab.checkpoint import CheckpointError, Manifest, read_manifest
 from zerolab.checkpoint.folder import remedy_for, resolve
@@ -23,53 +20,79 @@ from zerolab.checkpoint.rng import PREFIX
 from zerolab.checkpoint.tensors import CHECKSUMS
 from zerolab.errors import InputError
 from zerolab.models import Config
-from zerolab.precision import PRECISIONS
-from zerolab.precision.recipe import FLOATS, STATES
+from zerolab.precision import Precision
+from zerolab.precision.recipe import FLOATS
+from zerolab.run.spec import Float, setting
 from zerolab.train.model import saved_shape
 from zerolab.train.progress import Bar
 
-DAMAGED = 1
+OK, DAMAGED = 0, 1
+OF_COMMAND = {
+    "frozen=[...]": "--frozen NAME",
+    "buffers=[...]": "--buffers NAME",
+    'model="..."': "--model NAME",
+    'optimizer=""': "--weights-only",
+    ", or give the model (module=...)": "",
+    "give the model (module=...), or save": "save",
+}
+"""What an error of the library says, and what the command has instead."""
 
 
-class Action(NamedTuple):
-    """A word after `zerolab checkpoint`."""
+class Show(Flags):
+    """Say what a checkpoint holds."""
 
-    text: str
-    add_flags: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
+    folder: Annotated[Path, "FOLDER"] = setting(..., "a checkpoint, or a folder of some, of which the newest is taken")
+
+
+class Verify(Show):
+    """Read all of a checkpoint and name each damaged file."""
+
+
+class Consolidate(Show):
+    """Write the parameters of a checkpoint whole, as safetensors."""
+
+    out: Annotated[Path, "OUT"] = setting(..., "a folder to write, new or empty")
+    dtype: Float | None = setting(None, "of the weights; fp32 takes the main parameters; none: as they were saved")
+    huggingface: bool = setting(
+        False, "names and config.json as transformers reads them, of a model that zerolab train has trained"
+    )
+
+
+class Convert(Flags):
+    """Write torch's distributed checkpoint (DCP) from one, or back. Nothing in a DCP folder is run."""
+
+    source: Annotated[Path, "SOURCE"] = setting(..., "a checkpoint or a folder of some, or a folder of torch's")
+    target: Annotated[Path, "TARGET"] = setting(..., "a folder that is new or empty")
+    to: Literal["dcp", "zerolab"] = setting(..., "torch's distributed checkpoint, or ours, for which the others are")
+    frozen: tuple[str, ...] = setting((), "a frozen parameter, or another name of a tied one; 'norm.*' names several")
+    buffers: tuple[str, ...] = setting((), "a buffer, or several; both flags may be given again")
+    model: str = setting("model", "what the model is called there")
+    optimizer: str = setting("optim", "what the optimizer is called there")
+    weights_only: bool = setting(False, "leave the optimizer's states out")
 
 
 def main(arguments: list[str]) -> int:
     """Do what the first argument says."""
-    parser = Parser(prog="zerolab checkpoint", description="Look into what a run saved.")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="action", parser_class=Parser)
-    for name, action in ACTIONS.items():
-        action.add_flags(actions.add_parser(name, help=action.text, description=action.text.capitalize() + "."))
-    given = parser.parse_args(arguments)
-    return ACTIONS[given.action].run(given)
+    texts = {name: str(kind.__doc__).partition("\n")[0] for name, (kind, _) in ACTIONS.items()}
+    name = read_word("zerolab checkpoint", "Look into what a run saved.", texts, arguments)
+    kind, run = ACTIONS[name]
+    return run(kind.read(f"zerolab checkpoint {name}", arguments[1:]))
 
 
-def add_folder(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, help="a checkpoint, or a folder of some, of which the newest is taken")
-
-
-# Show.
-
-
-def show(given: argparse.Namespace) -> int:
-    """Print what a checkpoint says of itself."""
-    path = resolve(given.folder.expanduser())
+def open_checkpoint(folder: Path) -> tuple[Path, Manifest, CheckpointReader]:
+    path = resolve(folder.expanduser())
     manifest = read_manifest(path, remedy_for(path))
-    table = Table(title=str(path), title_justify="left", show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows(path, manifest):
-        table.add_row(name, value)
-    ending.show(rendered(lambda console: console.print(table)))
-    return 0
+    return path, manifest, CheckpointReader(path, manifest, remedy_for(path))
 
 
-def rows(path: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
+def show(given: Show) -> int:
+    path, manifest, reader = open_checkpoint(given.folder)
+    rows = [*describe(path, manifest, reader)]
+    ending.print_output(render([make_table(str(path), "|", rows, show_header=False)]))
+    return OK
+
+
+def describe(path: Path, manifest: Manifest, reader: CheckpointReader) -> Iterator[tuple[str, str]]:
     """Names and values of the table."""
     numel = sum(saved.numel for saved in manifest.parameters.values())
     ranks = count(manifest.ranks, "rank")
@@ -77,85 +100,49 @@ def rows(path: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
         ranks += f", {manifest.replicas} replicas of each shard"
     yield "step", f"{manifest.step:,}"
     yield "written by", f"ZeRO-{manifest.stage}, {ranks}"
-    yield "precision", precision_of(manifest)
+    yield "precision", Precision(**manifest.precision or {}).name
     yield "rested in", ", ".join(f"{what}: {place}" for what, place in manifest.offload.items())
     yield "parameters", f"{numel:,} in {count(len(manifest.parameters), 'tensor')}"
-    for kind, files, nbytes in bytes_by_kind(path, manifest):
-        yield kind, f"{nbytes:,} bytes in {count(files, 'file')}"
-    yield "bytes a parameter", f"{manifest.nbytes / max(numel, 1):.2f}"
-    states = ", ".join(f"{name} {state['dtype']}" for name, state in manifest.states.items())
-    if manifest.main:
-        states = f"main parameters, {states}" if states else "main parameters"
-    yield "optimizer", f"{manifest.optimizer}: {states or 'no states yet'}"
-    yield "scheduler", "saved" if SCHEDULER in manifest.files else "none"
-    yield "random generators", generators_of(path, manifest)
-    if isinstance(manifest.data, dict):
-        yield "data", ", ".join(f"{name} {told(value)}" for name, value in manifest.data.items())
-
-
-def told(value: Any) -> str:
-    """A value of what a run says of its data; of one with parts the short ones."""
-    if not isinstance(value, dict):
-        return str(value)
-    parts = {name: part for name, part in value.items() if len(str(part)) < 40}
-    return f"({', '.join(f'{name} {part}' for name, part in parts.items())})"
-
-
-def precision_of(manifest: Manifest) -> str:
-    """The recipe's name, or its dtypes."""
-    if manifest.precision is None:
-        return "fp32"
-    said = dict(manifest.precision)
-    named = next((name for name, recipe in PRECISIONS.items() if vars(recipe) == said), None)
-    dtypes = [f"{state} {said[state]}" for state in STATES if said.get(state, "fp32") != "fp32"]
-    return named or ", ".join([*dtypes, *(word for word in ("sharded_main", "fp8") if said.get(word))])
-
-
-def bytes_by_kind(path: Path, manifest: Manifest) -> Iterator[tuple[str, int, int]]:
-    """Kind, files and bytes."""
-    files, nbytes = Counter[str](), Counter[str]()
+    by_kind: dict[str, list[int]] = {}
     sizes = {name: saved.nbytes for name, saved in manifest.files.items()}
     for name, size in {**sizes, MANIFEST: (path / MANIFEST).stat().st_size}.items():
         kind = "JSON" if name.endswith(".json") else f"{name.partition('_')[0]} shards"
-        files[kind] += 1
-        nbytes[kind] += size
-    yield from ((kind, files[kind], nbytes[kind]) for kind in files)
+        by_kind.setdefault(kind, []).append(size)
+    for kind, all_of in by_kind.items():
+        yield kind, f"{sum(all_of):,} bytes in {count(len(all_of), 'file')}"
+    yield "bytes a parameter", f"{manifest.nbytes / max(numel, 1):.2f}"
+    states = [*(["main parameters"] if manifest.main else [])]
+    states += [f"{name} {state['dtype']}" for name, state in manifest.states.items()]
+    yield "optimizer", f"{manifest.optimizer}: {', '.join(states) or 'no states yet'}"
+    yield "scheduler", "saved" if SCHEDULER in manifest.files else "none"
+    names = [name.removeprefix(PREFIX) for name in reader.reader(model_file(0)).entries if name.startswith(PREFIX)]
+    yield "random generators", ", ".join(sorted(names)) or "none"
+    if isinstance(manifest.data, dict):
+        yield "data", ", ".join(f"{name} {shorten(value)}" for name, value in manifest.data.items())
 
 
-def generators_of(path: Path, manifest: Manifest) -> str:
-    """Whose states were saved for each rank, as the first rank's file says."""
-    try:
-        file = CheckpointReader(path, manifest).reader(model_file(0))
-        names = [name for name in file.entries if name.startswith(PREFIX)]
-    except CheckpointError as error:
-        return f"unknown: {error}"
-    return ", ".join(sorted(name.removeprefix(PREFIX) for name in names)) or "none"
+def shorten(value: Any) -> str:
+    """A value of what a run says of its data; of one with parts the short ones."""
+    if not isinstance(value, dict):
+        return str(value)
+    return f"({', '.join(f'{name} {part}' for name, part in value.items() if len(str(part)) < 40)})"
 
 
-# Verify.
-
-
-def check(given: argparse.Namespace) -> int:
+def verify(given: Verify) -> int:
     """Read all of a checkpoint, and say of each damaged file what is wrong."""
-    path = resolve(given.folder.expanduser())
-    manifest = read_manifest(path, remedy_for(path))
+    path, manifest, reader = open_checkpoint(given.folder)
     with Bar(total=manifest.nbytes, desc="verify", unit="B", unit_scale=True, disable=None) as bar:
-
-        def advance(nbytes: int) -> None:
-            bar.update(nbytes)
-
-        wrong = verify(CheckpointReader(path, manifest, remedy_for(path)), advance)
-    if wrong:
-        lines = [*wrong.values(), f"{path} is damaged: {remedy_for(path)}"]
-    else:
-        lines = [f"{path} is whole: {count(len(manifest.files) + 1, 'file')}, {manifest.nbytes:,} bytes of states"]
-    ending.show("\n".join(lines) + "\n")
-    return DAMAGED if wrong else 0
+        lines = [*find_damaged(reader, bar.update)]
+    if lines:
+        ending.print_output("\n".join([*lines, f"{path} is damaged: {remedy_for(path)}\n"]))
+        return DAMAGED
+    files = count(len(manifest.files) + 1, "file")
+    ending.print_output(f"{path} is whole: {files}, {manifest.nbytes:,} bytes of states\n")
+    return OK
 
 
-def verify(reader: CheckpointReader, advance: Callable[[int], None]) -> dict[str, str]:
-    """Read all; returns what is wrong, by file. `advance` is called with how many more bytes were read."""
-    wrong = {}
+def find_damaged(reader: CheckpointReader, advance: Callable[[int], Any]) -> Iterator[str]:
+    """Read all; yields what is wrong, of each file once. `advance` is called with how many more bytes were read."""
     for name, saved in reader.manifest.files.items():
         try:
             if name.endswith(".json"):
@@ -167,48 +154,25 @@ def verify(reader: CheckpointReader, advance: Callable[[int], None]) -> dict[str
                 file.check(tensor)
                 advance(file.entries[tensor].nbytes)
         except CheckpointError as error:
-            wrong[name] = str(error).removesuffix(f"; {reader.remedy}")
-    return wrong
+            yield str(error).removesuffix(f"; {reader.remedy}")
 
 
-# Consolidate.
-
-
-def add_consolidate(parser: argparse.ArgumentParser) -> None:
-    add_folder(parser)
-    parser.add_argument("out", type=Path, help="a folder to write, new or empty")
-    parser.add_argument(
-        "--dtype",
-        choices=list(FLOATS),
-        help="of the weights; fp32 takes the main parameters (default: as they were saved)",
-    )
-    parser.add_argument(
-        "--huggingface",
-        action="store_true",
-        help="names and config.json as transformers' from_pretrained reads them, of a model that zerolab train has "
-        "trained",
-    )
-
-
-def gather(given: argparse.Namespace) -> int:
+def gather(given: Consolidate) -> int:
     """Write the parameters of a checkpoint whole."""
-    path = resolve(given.folder.expanduser())
-    manifest = read_manifest(path, remedy_for(path))
-    config = config_in(path, manifest) if given.huggingface else None
+    path, manifest, _ = open_checkpoint(given.folder)
+    config = read_shape(path, manifest) if given.huggingface else None
     with Bar(total=len(manifest.parameters), desc="consolidate", unit="tensor", disable=None) as bar:
         dtype = None if given.dtype is None else FLOATS[given.dtype]
         consolidate(path, given.out, dtype=dtype, config=config, progress=lambda name: bar.update())
     kind = "as transformers reads them" if config else "under the names of the model"
-    ending.show(
-        f"{count(len(manifest.parameters), 'tensor')} of step {manifest.step:,} written to {given.out}, {kind}\n"
-    )
-    return 0
+    tensors = count(len(manifest.parameters), "tensor")
+    ending.print_output(f"{tensors} of step {manifest.step:,} written to {given.out}, {kind}\n")
+    return OK
 
 
-def config_in(path: Path, manifest: Manifest) -> Config:
+def read_shape(path: Path, manifest: Manifest) -> Config:
     """The model's shape, which `zerolab train` keeps beside the position in its data."""
-    said = manifest.data if isinstance(manifest.data, dict) else {}
-    shape = saved_shape(said)
+    shape = saved_shape(manifest.data if isinstance(manifest.data, dict) else {})
     if shape is None:
         raise InputError(
             f"{path} was not saved by zerolab train, so its model's shape is unknown; leave --huggingface out, or give "
@@ -217,9 +181,36 @@ def config_in(path: Path, manifest: Manifest) -> Config:
     return shape
 
 
-ACTIONS = {
-    "show": Action("say what a checkpoint holds", add_folder, show),
-    "verify": Action("read all of a checkpoint and name each damaged file", add_folder, check),
-    "consolidate": Action("write the parameters of a checkpoint whole, as safetensors", add_consolidate, gather),
-    "convert": Action("write torch's distributed checkpoint from one, or back", convert.add_flags, convert.run),
+def convert(given: Convert) -> int:
+    """Write the other kind of folder, and say where."""
+    # It takes a second to import.
+    from zerolab.apps.interop.dcp import from_dcp, to_dcp
+
+    with Bar(desc="convert", unit="B", unit_scale=True, disable=None) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        if given.to == "dcp":
+            path = to_dcp(given.source, given.target, progress=progress)
+        else:
+            options: Any = {"frozen": given.frozen, "buffers": given.buffers, "model": given.model}
+            optimizer = "" if given.weights_only else given.optimizer
+            try:
+                path = from_dcp(given.source, given.target, optimizer=optimizer, progress=progress, **options)
+            except CheckpointError as error:
+                message = str(error)
+                for ours, theirs in OF_COMMAND.items():
+                    message = message.replace(ours, theirs)
+                raise CheckpointError(message) from None
+    ending.print_output(f"{path} is written\n")
+    return OK
+
+
+ACTIONS: dict[str, tuple[type[Flags], Callable[[Any], int]]] = {
+    "show": (Show, show),
+    "verify": (Verify, verify),
+    "consolidate": (Consolidate, gather),
+    "convert": (Convert, convert),
 }

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+from zerolab.errors import ZerolabError
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LONGEST = 400
 """Characters of an error that is not our own."""
@@ -57,28 +58,26 @@ def _end(number: int, frame: FrameType | None) -> None:
         return
     _ignore_signals()
     try:
-        _end_ranks()
-        for stream in (sys.stdout, sys.stderr):
+        # The ranks and their server, and temporary folders. A module that was not imported has started nothing.
+        for name, call in (("folders", "say_farewell"), ("forkserver", "end_server"), ("folders", "remove_all")):
             with suppress(Exception):
-                stream.flush()
-        why = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+                getattr(sys.modules[f"zerolab.ranks.{name}"], call)()
+        with suppress(Exception):
+            sys.stdout.flush()
         with suppress(OSError):
             # A line of progress may be there on a terminal.
             start = "\n" if os.isatty(2) else ""
-            os.write(2, f"{start}{command}: {why}; all ranks were ended\n".encode())
+            os.write(2, f"{start}{command}: {in_words(number)}; all ranks were ended\n".encode())
     finally:
         os._exit(128 + number)
 
 
-def _end_ranks() -> None:
-    """End the ranks and their server, and remove the temporary folders. A module that was not imported has started
-    nothing."""
-    for name, call in (("folders", "say_farewell"), ("forkserver", "end_server"), ("folders", "remove_all")):
-        with suppress(Exception):
-            getattr(sys.modules[f"zerolab.ranks.{name}"], call)()
+def in_words(number: int) -> str:
+    """How a signal has ended a command."""
+    return "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
 
 
-def part(status: int) -> None:
+def leave_group(status: int) -> None:
     """Leave at once with a status of failure where this process is a rank that torchrun has started and that has joined
     the others: to end in order would be to wait for them."""
     torchrun = sys.modules.get("zerolab.ranks.join")
@@ -86,13 +85,13 @@ def part(status: int) -> None:
         torchrun.leave_world(status)
 
 
-def say(text: str) -> None:
-    """A line on standard error."""
+def print_error(text: object) -> None:
+    """A line on standard error, with who speaks before it."""
     with suppress(OSError, ValueError):
-        print(text, file=sys.stderr, flush=True)
+        print(f"{command}: {text}", file=sys.stderr, flush=True)
 
 
-def show(text: str) -> None:
+def print_output(text: str) -> None:
     """Write a text to standard output, to the end; raises an OSError if that cannot be."""
     if sys.stdout is None:
         raise OSError("it is closed")
@@ -106,13 +105,11 @@ def show(text: str) -> None:
         raise
 
 
-def wants_traceback() -> bool:
-    return bool(os.environ.get("ZEROLAB_TRACEBACK"))
-
-
 def in_one_sentence(error: Exception) -> str:
-    """An error that is not our own."""
+    """An error as it is where it is our own; else what it is, and what to do."""
     said = " ".join(str(error).split())
+    if isinstance(error, ZerolabError):
+        return str(error)
     said = said if len(said) <= LONGEST else f"{said[:LONGEST]}..."
     if isinstance(error, OSError):
         named = f", for {error.filename}" if error.filename else ""

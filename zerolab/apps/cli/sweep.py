@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from zerolab.apps.cli import ending
-from zerolab.apps.cli.parser import Parser, with_dashes
-from zerolab.apps.cli.tables import rendered
+from zerolab.apps.cli.parser import Parser
+from zerolab.apps.cli.tables import make_table, render
 from zerolab.apps.sweep import SweepCase, make_cases, read_file, sweep
 from zerolab.apps.sweep.cases import CASES, MODELS, SHARED, SHORT, entries_of, varied_names
 from zerolab.apps.sweep.rows import DONE, LINES, TABLE, Row, read_rows
@@ -31,11 +30,19 @@ every setting of zerolab train is one of a sweep, in the file and as a flag, wit
   world: lockstep
   max_steps: 4
 
-examples:
-  zerolab sweep bandwidth.yaml --out sweeps/bandwidth
-  zerolab sweep --plot sweeps/bandwidth
-  zerolab sweep --stages 0,3 --models nano,gpt2:nano --ranks 2,4 --max-steps 6 --out sweeps/small
+  zerolab sweep bandwidth.yaml --stages 2,3 --out sweeps/bandwidth
 """
+OWN = {
+    "stages": "ZeRO stages (zero_stage)",
+    "models": "sizes, as nano, or gpt2:nano (model, model_size)",
+    "ranks": "how many ranks",
+    "bandwidth": "links by gigabits a second (gbit_per_s); none: no link",
+    "latency": "their microseconds a message (latency_us)",
+    "precision": "recipes of dtypes",
+    "wire": "simulated, or shaped by the kernel between network namespaces (Linux)",
+    "hosts": "shaped: how many hosts the ranks are on (one a rank)",
+}
+"""The flags that help tells of."""
 TIMES = ("ms", "tokens/s", "comm.", "hidden", "waiting")
 MEGABYTES = "MB of a step, of the rank that has most: predicted / measured, or one number where these digits agree"
 SIZES = ("sent", "states", "at the peak")
@@ -45,7 +52,7 @@ FAILED = 1
 
 def main(arguments: list[str]) -> int:
     """Run what is left of a sweep, and show its rows. The status is 1 if a case failed."""
-    given = vars(make_parser().parse_args(with_dashes(arguments)))
+    given = vars(make_parser().parse_args(arguments))
     file, out, plotted, traces = (given.pop(name) for name in ("file", "out", "plot", "traces"))
     if plotted is not None:
         beside = {"FILE.yaml": file, "out": out, "traces": traces or None, **given}
@@ -56,46 +63,36 @@ def main(arguments: list[str]) -> int:
     if out is None:
         raise InputError("there is no --out; name a folder for the rows")
     folder = Path(out).expanduser()
-    flags = {name: words(value) for name, value in given.items() if value is not None}
+    flags = {name: split_values(value) for name, value in given.items() if value is not None}
     if is_torchrun():
         raise InputError("a sweep starts its own ranks, and torchrun has started some; call it without torchrun")
-    cases = make_cases(together({} if file is None else read_file(Path(file)), flags))
+    cases = make_cases(merge({} if file is None else read_file(Path(file)), flags))
     outcome = sweep(cases, folder, traces)
-    ending.show(rendered(lambda console: show(console, cases, outcome.rows)))
+    ending.print_output(render(describe(cases, outcome.rows)))
     count, failed = len(cases), len(outcome.failed)
-    ending.show(
+    ending.print_output(
         f"{count} cases: {count - outcome.ran} were there, {outcome.ran} run now, {failed} failed; "
         f"{folder / LINES} and {folder / TABLE} have all figures\n"
     )
     return FAILED if failed else 0
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     parser = Parser(
-        prog="zerolab sweep",
+        "zerolab sweep",
+        "Train once for each combination of settings, and keep predicted figures beside measured ones: a row a case. "
+        "What the folder has is not run again, so a sweep that was ended goes on by the same command.",
         usage="zerolab sweep [FILE.yaml] [--SETTING VALUE[,VALUE ...] ...] --out FOLDER",
-        description="Train once for each combination of settings, and keep predicted figures beside measured ones: a "
-        "row a\ncase. What the folder has is not run again, so a sweep that was ended goes on by the same command.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("file", nargs="?", metavar="FILE.yaml", help="settings, each with a value or a list of values")
     add("--out", metavar="FOLDER", help="where the rows are, and go")
     add("--plot", metavar="FOLDER", help="draw the rows that are in a folder, into its folder plots, and run nothing")
     add("--traces", action="store_true", help="keep the trace of each case in the folder's traces/KEY.json")
-    for name, what in {
-        "stages": "ZeRO stages (zero_stage)",
-        "models": "sizes, as nano, or gpt2:nano (model, model_size)",
-        "ranks": "how many ranks",
-        "bandwidth": "links by gigabits a second (gbit_per_s); none: no link",
-        "latency": "their microseconds a message (latency_us)",
-        "precision": "recipes of dtypes",
-    }.items():
+    for name, what in OWN.items():
         add(f"--{name}", nargs="*", metavar="V", help=what)
-    add("--wire", nargs="*", metavar="V", help="simulated, or shaped by the kernel between network namespaces (Linux)")
-    add("--hosts", nargs="*", metavar="V", help="shaped: how many hosts the ranks are on (one a rank)")
-    for name in RunSpec.model_fields.keys() - {"ranks", "precision"} - {*SHARED}:
+    for name in RunSpec.model_fields.keys() - {*SHARED, *OWN}:
         add(f"--{name.replace('_', '-')}", dest=name, nargs="*", help=argparse.SUPPRESS)
     return parser
 
@@ -112,16 +109,16 @@ def plot(folder: Path) -> int:
             f"{error.name} is not installed; 'pip install \"zerolab[course]\"' brings what pictures need"
         ) from None
     for path in write_plots(rows, folder / "plots"):
-        ending.show(f"{path}, and its numbers in {path.with_suffix('.txt').name}\n")
+        ending.print_output(f"{path}, and its numbers in {path.with_suffix('.txt').name}\n")
     return 0
 
 
-def words(given: Sequence[str]) -> list[str]:
+def split_values(given: Sequence[str]) -> list[str]:
     """The values of a flag, between commas or blanks; a flag alone is a switch that is on."""
     return [word for text in given for word in text.split(",") if word] or ["true"]
 
 
-def together(settings: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
+def merge(settings: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
     """The file's settings, and those of flags, which come in their place."""
     taken = {SHORT.get(name, name) for name in flags}
     if taken & MODELS:
@@ -137,7 +134,7 @@ def together(settings: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def show(console: Console, cases: Sequence[SweepCase], rows: Sequence[Row]) -> None:
+def describe(cases: Sequence[SweepCase], rows: Sequence[Row]) -> Iterator[str | Table]:
     """A line a case, twice: what a step took, and what it held and sent; and why a case failed."""
     names = [*varied_names(cases)]
     places = [place for place in ELSEWHERE if any(f"{place}_bytes" in row for row in rows)]
@@ -145,24 +142,21 @@ def show(console: Console, cases: Sequence[SweepCase], rows: Sequence[Row]) -> N
         ("times of a step; shares of it with collectives under way, of these hidden, and waiting", TIMES, times),
         (MEGABYTES, (*SIZES, *places), lambda row: sizes(row, places)),
     ):
-        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for name in (*names, *columns):
-            table.add_column(name, justify="right", overflow="fold")
+        lines = []
         for case, row in zip(cases, rows, strict=True):
-            named = ["none" if case.varied.get(name) is None else str(case.varied[name]) for name in names]
-            table.add_row(*named, *(cells(row) if row["status"] == DONE else ["failed"]))
-        console.print(table)
-    for row in rows:
-        if row["status"] != DONE:
-            console.print(f"{row['case']} failed: {row['error']}", soft_wrap=True, markup=False)
+            varied = ["none" if case.varied.get(name) is None else str(case.varied[name]) for name in names]
+            figures = cells(row) if row["status"] == DONE else ["failed", *[""] * (len(columns) - 1)]
+            lines.append([*varied, *figures])
+        yield make_table(title, "|".join([*names, *columns]), lines, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    yield from (f"{row['case']} failed: {row['error']}" for row in rows if row["status"] != DONE)
 
 
 def times(row: Row) -> list[str]:
     shares = (row["communication_share"], row["overlap_share"], row["waiting_share"])
-    told = ["" if share is None else f"{share:.0%}" for share in shares]
+    percent = ["" if share is None else f"{share:.0%}" for share in shares]
     seconds = row["step_seconds_predicted"]
     predicted = "" if seconds is None else f"{1e3 * seconds:.4g} / "
-    return [f"{predicted}{1e3 * row['step_seconds']:.4g}", f"{row['tokens_per_s']:,.0f}", *told]
+    return [f"{predicted}{1e3 * row['step_seconds']:.4g}", f"{row['tokens_per_s']:,.0f}", *percent]
 
 
 def sizes(row: Row, places: Sequence[str]) -> list[str]:

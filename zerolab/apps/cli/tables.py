@@ -1,12 +1,13 @@
-"""Tables of a run: what it took, predicted beside measured. They fit any number of ranks: ranks with the same numbers
-share a row."""
+"""Tables of commands, and those of a run: what it took, predicted beside measured. They fit any number of ranks: ranks
+with the same numbers share a row."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -21,69 +22,70 @@ if TYPE_CHECKING:
 MIB = 2**20
 
 
-def text_of(report: Report) -> str:
-    """Loss and time, then traffic and memory."""
-    return rendered(lambda console: print_report(report, console))
-
-
-def rendered(show: Callable[[Console], None]) -> str:
-    """What `show` prints, as standard output would show it; nothing is written there yet. A path or a name stands there
+def render(parts: Iterable[str | Table]) -> str:
+    """Lines and tables, as standard output would show them; nothing is written there yet. A path or a name stands there
     as it is, whatever brackets and colons it has."""
     there, kept = Console(), io.StringIO()
     width, terminal = there.width, there.is_terminal
-    show(Console(file=kept, markup=False, emoji=False, highlight=False, width=width, force_terminal=terminal))
+    console = Console(file=kept, markup=False, emoji=False, highlight=False, width=width, force_terminal=terminal)
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, str))
     return kept.getvalue()
 
 
-def print_report(report: Report, console: Console) -> None:
-    run = report.config
+def make_table(title: str, columns: str, rows: Sequence[Sequence[str]], **look: Any) -> Table:
+    """A table whose columns have names with a | between them. Numbers are at the right, and never broken."""
+    table = Table(title=title, title_justify="left", **look)
+    for name, *cells in zip(columns.split("|"), *rows, strict=True):
+        numbers = all(re.match(r"[-+\d]|$", cell) for cell in cells)
+        table.add_column(name, justify="right" if numbers else "left", no_wrap=numbers, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def text_of(report: Report) -> str:
+    """Loss and time, then traffic and memory."""
+    return render(parts_of(report))
+
+
+def parts_of(report: Report) -> Iterator[str | Table]:
+    run, virtual = report.config, report.config.world == "virtual"
+    yield f"ZeRO-{run.zero_stage}, {count(report.ranks, 'rank')}, {run.model_name}, text: {report.text}"
+    first, last = report.loss[0], report.loss[-1]
+    loss = "loss not computed" if first is None or last is None else f"loss {first:.4f} -> {last:.4f}"
     steps = count(len(report.loss), "step")
     if report.resumed is not None:
         steps += f" (from step {report.resumed_step} on, of {report.resumed})"
-    lines = [
-        f"ZeRO-{run.zero_stage}, {count(report.ranks, 'rank')}, {run.model_name}, text: {report.text}",
-        f"{loss(report)} in {steps}, median step {milliseconds(report)}",
-    ]
-    if report.parameters_sha256 is not None:
-        lines.append(f"parameters sha256 {report.parameters_sha256}")
-    if run.world == "virtual":
-        lines.append("rank 0 was run, on tensors without values; the other ranks are taken to do the same")
+    time = report.median_step_seconds * 1e3
+    yield f"{loss} in {steps}, median step {f'{time:,.3f} ms of virtual time' if virtual else f'{time:.0f} ms'}"
     if report.validation_loss:
-        lines.insert(2, validation(report))
+        yield validation(report)
+    if report.parameters_sha256 is not None:
+        yield f"parameters sha256 {report.parameters_sha256}"
+    if virtual:
+        yield "rank 0 was run, on tensors without values; the other ranks are taken to do the same"
     if run.dtypes is not None:
-        lines.append(f"precision: {precision(report)}")
-    lines += [f"resumed: {note}" for note in report.notes]
+        yield f"precision: {precision(report)}"
+    yield from (f"resumed: {note}" for note in report.notes)
     if report.save_seconds:
         saved, seconds = count(len(report.save_seconds), "checkpoint"), sum(report.save_seconds.values())
-        lines.append(
-            f"{saved} saved to {run.save_folder}, the last at step {report.step}, in {seconds:.2f} s of its own"
-        )
-    places = run.places
-    if places.on_disk and not has("direct"):
-        lines.append("disk: through the page cache, since this system has no direct I/O")
-    for line in lines:
-        console.print(line, soft_wrap=True)
+        yield f"{saved} saved to {run.save_folder}, the last at step {report.step}, in {seconds:.2f} s of its own"
+    if run.places.on_disk and not has("direct"):
+        yield "disk: through the page cache, since this system has no direct I/O"
     traffic = "traffic: bytes sent a step"
     if report.traffic_is_stated:
         traffic += " (stated by the ring's formula for the calls made: torch's own messages cannot be counted)"
-    console.print(compare(traffic, report.traffic_predicted, report.traffic_measured))
+    yield compare(traffic, report.traffic_predicted, report.traffic_measured)
     kept = (with_total(kinds, report.memory_predicted) for kinds in (report.memory_predicted, report.memory_measured))
-    console.print(compare("memory: bytes kept after a step", *kept))
-    console.print(peak(report.peak))
+    yield compare("memory: bytes kept after a step", *kept)
+    yield peak(report.peak)
     if report.traces:
-        console.print(times(report))
-
-
-def loss(report: Report) -> str:
-    """The first and the last loss."""
-    first, last = report.loss[0], report.loss[-1]
-    return "loss not computed" if first is None or last is None else f"loss {first:.4f} -> {last:.4f}"
-
-
-def milliseconds(report: Report) -> str:
-    """What a step takes, on the clock of the run's world."""
-    time = report.median_step_seconds * 1e3
-    return f"{time:,.3f} ms of virtual time" if report.config.world == "virtual" else f"{time:.0f} ms"
+        yield times(report)
 
 
 def with_total(kinds: dict[str, list[int]], predicted: Iterable[str]) -> dict[str, list[int]]:
@@ -96,11 +98,7 @@ def with_total(kinds: dict[str, list[int]], predicted: Iterable[str]) -> dict[st
 
 def compare(title: str, predicted: dict[str, list[int]], measured: dict[str, list[int]]) -> Table:
     """A row for each kind and run of ranks with the same numbers. What was not predicted has no verdict."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("kind", no_wrap=True)
-    for name in ("rank", "predicted", "measured"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("agree", no_wrap=True)
+    rows = []
     for kind in dict.fromkeys([*predicted, *measured]):
         seen = measured.get(kind) or [0] * len(predicted[kind])
         said: list[int | None] = [*predicted[kind]] if kind in predicted else [None] * len(seen)
@@ -111,8 +109,9 @@ def compare(title: str, predicted: dict[str, list[int]], measured: dict[str, lis
             ranks = [rank for rank, _ in run]
             verdict = "" if expected is None else "yes" if expected == found else "NO"
             shown = "" if expected is None else f"{expected:,}"
-            table.add_row(kind if ranks[0] == 0 else "", span(ranks), shown, f"{found:,}", verdict)
-    return table
+            span = "-".join(map(str, dict.fromkeys([ranks[0], ranks[-1]])))
+            rows.append((kind if ranks[0] == 0 else "", span, shown, f"{found:,}", verdict))
+    return make_table(title, "kind|rank|predicted|measured|agree", rows)
 
 
 def precision(report: Report) -> str:
@@ -142,35 +141,24 @@ def peak(kinds: dict[str, list[int]]) -> Table:
     kinds = {kind: sizes for kind, sizes in kinds.items() if not kind.startswith(OFFLOADED)}
     totals = [sum(of_rank) for of_rank in zip(*kinds.values(), strict=True)]
     rank = totals.index(max(totals))
-    table = Table(title=f"device memory at the peak of a step, rank {rank}", title_justify="left")
-    table.add_column("kind", no_wrap=True)
-    table.add_column("bytes", justify="right", no_wrap=True)
-    table.add_column("MiB", justify="right", no_wrap=True)
-    for kind, sizes in {**kinds, "total": totals}.items():
-        if sizes[rank]:
-            table.add_row(kind, f"{sizes[rank]:,}", f"{sizes[rank] / MIB:,.2f}")
-    return table
+    held = {kind: sizes[rank] for kind, sizes in {**kinds, "total": totals}.items() if sizes[rank]}
+    rows = [(kind, f"{nbytes:,}", f"{nbytes / MIB:,.2f}") for kind, nbytes in held.items()]
+    return make_table(f"device memory at the peak of a step, rank {rank}", "kind|bytes|MiB", rows)
 
 
 def times(report: Report) -> Table:
     """What a step's time went to, as the trace has it."""
     of_all = max(time.milliseconds for time in report.times)
     clock = "milliseconds" if report.config.world == "processes" else "virtual milliseconds"
-    table = Table(title=f"times of a step, mean of ranks, {clock}", title_justify="left")
-    table.add_column("what", no_wrap=True)
-    for name in ("calls", "time", "of the step", "not waited for"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for time in report.times:
-        calls = "" if time.calls is None else f"{time.calls:.3g}"
-        hidden = "" if time.hidden is None else f"{time.hidden:.2f}"
-        share = f"{time.milliseconds / of_all:.0%}" if of_all else ""
-        table.add_row(time.what, calls, f"{time.milliseconds:.2f}", share, hidden)
-    return table
-
-
-def span(ranks: list[int]) -> str:
-    return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    rows = [
+        (
+            time.what,
+            "" if time.calls is None else f"{time.calls:.3g}",
+            f"{time.milliseconds:.2f}",
+            f"{time.milliseconds / of_all:.0%}" if of_all else "",
+            "" if time.hidden is None else f"{time.hidden:.2f}",
+        )
+        for time in report.times
+    ]
+    columns = "what|calls|time|of the step|not waited for"
+    return make_table(f"times of a step, mean of ranks, {clock}", columns, rows)
