@@ -1,12 +1,10 @@
-"""What a run is: its model and data, how it is sharded, in which dtypes and places, how it trains, saves and reports.
-
-`zerolab train` carries such a run out, `zerolab plan` predicts it, sweeps vary it, and dialects read and write it.
-"""
+"""What a run is: `zerolab train` carries it out, `zerolab plan` predicts it, sweeps vary it, dialects write it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from math import prod
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -34,7 +32,7 @@ from zerolab.run.schedule import Kind, LrSchedule, WarmupShape
 from zerolab.zero.limits import Stage3Limits
 
 SEQUENCES, MOST_SEQUENCES = 12, 1 << 20
-"""Sequences of an optimizer step: by default, and at most in training, which draws each of them by itself."""
+"""Sequences of a step: by default, and at most in training, which draws each by itself."""
 MOST = 1 << 31
 """Ranks, sequences or elements of a size, of which nobody has more."""
 ROUND = 64
@@ -101,13 +99,7 @@ GROUPS = {
 """The groups in which help shows settings, each by its first."""
 
 
-def check_precision(precision: Any) -> Any:
-    """What names a recipe, or is one. Raises InputError for another."""
-    find_precision(precision)
-    return precision
-
-
-def setting(default: Any, description: str) -> Any:
+def setting(description: str, default: Any = None) -> Any:
     """A field with its help."""
     return Field(default, description=description)
 
@@ -115,139 +107,137 @@ def setting(default: Any, description: str) -> Any:
 class RunSpec(BaseModel):
     """A run. Names of fields are the flags of `zerolab train`, descriptions their help.
 
-    `RunSpec(shape, ...)` begins as plans do, with 8 ranks, bf16, and one sequence of 1024 tokens a rank; without a
-    shape the model is one of ours by name and sizes. Some things have a second name, as the rest of the library calls
-    them: stage, micro_batches, micro_batch_size, instances, and offload (an `Offload`, or a name in `OFFLOADS`).
+    `RunSpec(shape, ...)` begins as plans do, with 8 ranks, bf16, and one sequence of 1024 tokens a rank. Some things
+    have a second name: stage, micro_batches, micro_batch_size, instances, offload (or a name in `OFFLOADS`).
 
-    Raises InputError, of one sentence, for values that there are not and for settings that contradict each other.
+    Raises InputError, of one sentence, for values that there are not and settings that contradict each other.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
 
-    zero_stage: Stage = setting(0, "what is sharded: 0 nothing, 1 optimizer, 2 +gradients, 3 all")
-    ranks: Most = setting(2, "at most 128 here, or those that torchrun brings")
+    zero_stage: Stage = setting("0 shards nothing, 1 optimizer, 2 +gradients, 3 all", 0)
+    ranks: Most = setting("at most 128 here, or those that torchrun brings", 2)
     collective_impl: Literal["auto", "shared", "ring", "torch"] = setting(
-        "auto", "shared memory, our rings, or torch's; auto: shared on CPUs, torch's (NCCL) on GPUs"
+        "shared memory, our rings, or torch's; auto: torch's on GPUs", "auto"
     )
-    seq_len: Most = setting(64, "tokens of a sequence")
-    batch_size: Most = setting(SEQUENCES, "sequences of a step, over all ranks; by default rounded up")
-    grad_accum_steps: Count = setting(1, "micro-batches of an optimizer step")
-    max_steps: Count = setting(100, "optimizer steps, with those before a checkpoint")
-    lr: Speed = setting(1e-3, "learning rate of AdamW")
-    weight_decay: Level = setting(0.1, "decay of matrices")
-    beta1: Decay = setting(0.9, "decay of the first moment")
-    beta2: Decay = setting(0.999, "decay of the second moment")
-    eps: Speed = setting(1e-8, "added to the root of the second moment")
-    clip_norm: Level = setting(1.0, "global gradient norm to clip to; 0: none")
-    seed: Seed = setting(0, "seed of weights and batches")
-    reduction: Literal["reduce_scatter", "all_reduce"] = setting("reduce_scatter", "how stage 1 reduces gradients")
-    num_distributed_optimizer_instances: Count = setting(1, "copies of the shards")
-    defer_reduction: bool = setting(False, "reduce once a step, and keep whole gradients until then")
-    overlap: bool = setting(True, "reduce while backward runs, gather while forward runs")
-    prefetch: bool = setting(True, "stage 3: gather the next unit ahead")
-    checkpoint_activations: bool = setting(False, "recompute activations in backward")
-    bucket_numel: Count | None = setting(None, "elements of a bucket at most; none: a unit's")
-    device: Literal["auto", "cpu", "cuda"] = setting("auto", "where the ranks compute")
+    seq_len: Most = setting("tokens of a sequence", 64)
+    batch_size: Most = setting("sequences of a step, over all ranks", SEQUENCES)
+    grad_accum_steps: Count = setting("micro-batches of an optimizer step", 1)
+    max_steps: Count = setting("optimizer steps, with those before a checkpoint", 100)
+    lr: Speed = setting("learning rate of AdamW", 1e-3)
+    weight_decay: Level = setting("decay of matrices", 0.1)
+    beta1: Decay = setting("decay of the first moment", 0.9)
+    beta2: Decay = setting("decay of the second moment", 0.999)
+    eps: Speed = setting("added to the root of the second moment", 1e-8)
+    clip_norm: Level = setting("global gradient norm to clip to; 0: none", 1.0)
+    seed: Seed = setting("seed of weights and batches", 0)
+    reduction: Literal["reduce_scatter", "all_reduce"] = setting("at stage 1", "reduce_scatter")
+    num_distributed_optimizer_instances: Count = setting("copies of the shards", 1)
+    defer_reduction: bool = setting("reduce once a step, of whole gradients", False)
+    overlap: bool = setting("reduce and gather beside computing", True)
+    prefetch: bool = setting("stage 3: gather the next unit ahead", True)
+    checkpoint_activations: bool = setting("recompute activations in backward", False)
+    bucket_numel: Count | None = setting("elements of a bucket at most")
+    device: Literal["auto", "cpu", "cuda"] = setting("where the ranks compute", "auto")
 
-    model: Literal["llama", "gpt2"] = setting("llama", "architecture")
-    model_size: str = setting("tiny", "nano, tiny, small, medium (llama); nano, tiny, 124m ... gpt3-175b (gpt2)")
-    layers: Layers | None = setting(None, "blocks, in place of the named size's; so are those below")
-    heads: Size | None = setting(None, "attention heads")
-    dim: Size | None = setting(None, "width of the hidden states")
-    kv_heads: Size | None = setting(None, "llama: heads of keys and values")
-    ffn_dim: Size | None = setting(None, "llama: width of the feed-forward")
-    bias: bool | None = setting(None, "gpt2: linear layers and norms have biases")
-    tied_head: bool | None = setting(None, "the head's weight is the embedding's; none: yes")
-    context: Size | None = setting(None, "longest sequence that the model can read")
-    vocab_size: Size | None = setting(None, "tokens that the model knows")
-    init_from: Path | None = setting(None, "begin with a Hugging Face folder (Llama, Mistral, Qwen2, Qwen3, GPT-2)")
-    dropout: Decay = setting(0.0, "gpt2: share of activations left out")
-    data_mode: str = setting(EMBEDDED, "embedded, synthetic, fineweb-edu, or the path of a text file")
-    dataset: str | None = setting(None, "prepared tokens: a folder, or a name in data/")
-    compile: bool = setting(False, "compile the model's blocks")
-    compile_backend: Literal["inductor", "aot_eager", "eager"] = setting("inductor", "of torch.compile")
+    model: Literal["llama", "gpt2"] = setting("architecture", "llama")
+    model_size: str = setting("nano, tiny, small, medium; nano, tiny, 124m ... gpt3-175b (gpt2)", "tiny")
+    layers: Layers | None = setting("blocks; this and what follows, in place of the size's")
+    heads: Size | None = setting("attention heads")
+    dim: Size | None = setting("width of the hidden states")
+    kv_heads: Size | None = setting("llama: heads of keys and values")
+    ffn_dim: Size | None = setting("llama: width of the feed-forward")
+    bias: bool | None = setting("gpt2: linear layers and norms have biases")
+    tied_head: bool | None = setting("the head's weight is the embedding's")
+    context: Size | None = setting("longest sequence that it reads")
+    vocab_size: Size | None = setting("tokens that the model knows")
+    init_from: Path | None = setting("a Hugging Face folder (Llama, Mistral, Qwen2, Qwen3, GPT-2)")
+    dropout: Decay = setting("gpt2: share of activations left out", 0.0)
+    data_mode: str = setting("embedded, synthetic, fineweb-edu, or a text file", EMBEDDED)
+    dataset: str | None = setting("prepared: a folder, or a name in data/")
+    compile: bool = setting("compile the model's blocks", False)
+    compile_backend: Literal["inductor", "aot_eager", "eager"] = setting("of torch.compile", "inductor")
 
-    precision: Annotated[Precision | str | None, PlainValidator(check_precision)] = setting(
-        None, f"dtypes of all states: {', '.join(PRECISIONS)}; none: fp32"
+    precision: Annotated[Precision | str | None, PlainValidator(lambda given: find_precision(given) and given)] = (
+        setting(f"dtypes of all states: {', '.join(PRECISIONS)}; none: fp32")
     )
-    fp16: bool = setting(False, "the same as --precision fp16")
-    bf16: bool = setting(False, "the same as --precision bf16")
-    fp8: bool = setting(False, "the same as --precision fp8")
-    fp8_backend: Literal["emulated"] = setting("emulated", "fp8 is rounded to and multiplied in bf16")
-    params_dtype: Float | None = setting(None, "parameters, as forward uses them")
-    main_params_dtype: Float | None = setting(None, "parameters, as the optimizer updates them")
-    grads_dtype: Float | None = setting(None, "gradients until they are reduced")
-    main_grads_dtype: Float | None = setting(None, "reduced gradients until the step")
-    reduce_dtype: Float | None = setting(None, "gradients while they travel")
-    exp_avg_dtype: Moment | None = setting(None, "Adam's first moment")
-    exp_avg_sq_dtype: Moment | None = setting(None, "Adam's second moment")
-    loss_scale: Level = setting(0.0, "a fixed loss scale for fp16; 0: dynamic")
-    initial_scale_power: Power = setting(16, "the dynamic scale begins at 2 to this power")
-    loss_scale_window: Count = setting(1000, "clean steps until it doubles")
-    hysteresis: Count = setting(2, "overflows until it is halved")
-    min_loss_scale: Speed = setting(1.0, "its least")
+    fp16: bool = setting("the same as --precision fp16", False)
+    bf16: bool = setting("the same as --precision bf16", False)
+    fp8: bool = setting("the same as --precision fp8", False)
+    fp8_backend: Literal["emulated"] = setting("multiplied in bf16", "emulated")
+    params_dtype: Float | None = setting("parameters, as forward uses them")
+    main_params_dtype: Float | None = setting("those that are updated")
+    grads_dtype: Float | None = setting("gradients until they are reduced")
+    main_grads_dtype: Float | None = setting("reduced gradients until the step")
+    reduce_dtype: Float | None = setting("gradients while they travel")
+    exp_avg_dtype: Moment | None = setting("Adam's first moment")
+    exp_avg_sq_dtype: Moment | None = setting("Adam's second moment")
+    loss_scale: Level = setting("a fixed loss scale for fp16; 0: dynamic", 0.0)
+    initial_scale_power: Power = setting("the dynamic scale begins at 2 to this power", 16)
+    loss_scale_window: Count = setting("clean steps until it doubles", 1000)
+    hysteresis: Count = setting("overflows until it is halved", 2)
+    min_loss_scale: Speed = setting("its least", 1.0)
 
-    offload_optimizer: Place = setting("device", "where main parameters and moments rest")
-    offload_param: Place = setting("device", "stage 3: where parameters rest")
-    offload_path: Path | None = setting(None, "folder for what rests on the disk")
-    buffer_count: Count = setting(3, "host buffers between disk and step")
-    buffer_size: Count | None = setting(None, "elements of a host buffer for parameters on disk")
-    sub_group_size: Count | None = setting(None, "elements that the step updates at a time")
-    max_in_cpu: Amount = setting(0, "of parameters on disk, elements on the host")
+    offload_optimizer: Place = setting("where main parameters and moments rest", "device")
+    offload_param: Place = setting("stage 3: where parameters rest", "device")
+    offload_path: Path | None = setting("folder for what rests on the disk")
+    buffer_count: Count = setting("host buffers between disk and step", 3)
+    buffer_size: Count | None = setting("elements of a buffer for parameters on disk")
+    sub_group_size: Count | None = setting("elements updated at a time")
+    max_in_cpu: Amount = setting("of parameters on disk, elements on the host", 0)
 
-    param_persistence_threshold: Amount = setting(0, "stage 3: parameters up to this size stay whole")
-    prefetch_bucket_size: Amount | None = setting(None, "stage 3: elements to gather ahead")
-    max_live_parameters: Amount | None = setting(None, "stage 3: gather ahead and keep up to so many")
-    max_reuse_distance: Amount | None = setting(None, "stage 3: keep a unit that is used again within so many elements")
+    param_persistence_threshold: Amount = setting("stage 3: up to this size they stay whole", 0)
+    prefetch_bucket_size: Amount | None = setting("stage 3: elements to gather ahead")
+    max_live_parameters: Amount | None = setting("stage 3: elements here at most")
+    max_reuse_distance: Amount | None = setting("stage 3: keep units used again within these elements")
 
-    save_folder: Path | None = setting(None, "folder of checkpoints; the end, and SIGTERM, make one")
-    save_every: Count | None = setting(None, "save after each so many steps, too")
-    keep: Count | None = setting(None, "newest checkpoints to keep; none: all")
+    save_folder: Path | None = setting("of checkpoints; the end, and SIGTERM, make one")
+    save_every: Count | None = setting("save after each so many steps, too")
+    keep: Count | None = setting("newest checkpoints to keep; none: all")
     resume: Path | None = setting(
-        None,
-        "go on from a checkpoint, or the newest of a folder (--resume alone: of save-folder, or anew where there is "
-        "none); settings of optimizer and schedule, dropout and batch-size are its unless they are given",
+        "go on from a checkpoint, or a folder's newest (alone: save-folder's, if there is one); optimizer, schedule, "
+        "dropout and batch-size are as there unless given",
     )
-    zero3_save_16bit_model: bool = setting(False, "at the end, write the weights in 16 bits, too")
+    zero3_save_16bit_model: bool = setting("at the end, write 16-bit weights, too", False)
 
-    lr_schedule: Kind = setting("constant", "how the learning rate falls, down to min-lr")
-    warmup_steps: Amount = setting(0, "steps in which the learning rate rises to lr")
-    warmup_shape: WarmupShape = setting("line", "how it rises")
-    decay_steps: Count | None = setting(None, "steps until it is min-lr; none: max-steps")
-    min_lr: Level = setting(0.0, "the learning rate at the end")
+    lr_schedule: Kind = setting("how the learning rate falls, down to min-lr", "constant")
+    warmup_steps: Amount = setting("steps in which the learning rate rises to lr", 0)
+    warmup_shape: WarmupShape = setting("how it rises", "line")
+    decay_steps: Count | None = setting("steps until it is min-lr; none: max-steps")
+    min_lr: Level = setting("the learning rate at the end", 0.0)
 
-    eval_every: Count | None = setting(None, "evaluate on held-out text after each so many steps")
-    eval_steps: Evaluated = setting(10, "micro-batches of an evaluation")
+    eval_every: Count | None = setting("evaluate after each so many steps")
+    eval_steps: Evaluated = setting("micro-batches of an evaluation", 10)
 
     world: Literal["processes", "lockstep", "virtual"] = setting(
+        "lockstep: in one process, on a virtual clock; virtual: rank 0 alone, without values",
         "processes",
-        "lockstep: all ranks in one process, on a virtual clock; virtual: rank 0, without values",
     )
-    gflop_per_s: Speed = setting(50.0, "with such a clock: 10^9 operations a second")
-    gbyte_per_s: Speed = setting(10.0, "with such a clock: 10^9 bytes a second of memory")
-    gbit_per_s: Speed | None = setting(None, "bandwidth of a simulated link")
-    latency_us: Latency = setting(0.0, "its microseconds a message")
+    gflop_per_s: Speed = setting("with such a clock: 10^9 operations a second", 50.0)
+    gbyte_per_s: Speed = setting("with such a clock: 10^9 bytes a second of memory", 10.0)
+    gbit_per_s: Speed | None = setting("bandwidth of a simulated link")
+    latency_us: Latency = setting("its microseconds a message", 0.0)
 
-    timeout: Seconds | None = setting(None, "seconds until the run is reported and ended")
-    collective_timeout: Seconds = setting(600.0, "the same of a collective")
-    profile_json: Path | None = setting(None, "write losses, times, memory and traffic to this file")
-    trace: Path | None = setting(None, "write what ran when to this file, for ui.perfetto.dev")
-    trace_steps: Count = setting(5, "first steps to trace")
+    timeout: Seconds | None = setting("seconds until the run is reported and ended")
+    collective_timeout: Seconds = setting("the same of a collective", 600.0)
+    profile_json: Path | None = setting("write all that is measured to this file")
+    trace: Path | None = setting("write what ran when, for ui.perfetto.dev")
+    trace_steps: Count = setting("first steps to trace", 5)
 
-    zero_debug: bool = setting(False, "log what each rank keeps, calls and sends")
-    zero_debug_max_steps: Amount = setting(3, "of the first so many steps")
-    zero_debug_max_params: Amount = setting(8, "and so many parameters")
+    zero_debug: bool = setting("log what each rank keeps, calls and sends", False)
+    zero_debug_max_steps: Amount = setting("of the first so many steps", 3)
+    zero_debug_max_params: Amount = setting("and so many parameters", 8)
 
     # No flags of `zerolab train`, and in no file.
     shape: Any = Field(None, exclude=True)
-    """A model of another description, with a `name` and a `config`; None: the named one."""
+    """Another model, with a `name` and a `config`."""
     attention: Literal["flash", "eager"] = Field(
         "flash",
         exclude=True,
-        description="as planned: by a kernel that keeps no scores, as torch takes it on CPUs and GPUs, or eager",
+        description="as planned: by a kernel that keeps no scores, or eager",
     )
     on_gpus: bool = Field(False, exclude=True)
-    """Whether defaults are planned as those of ranks on GPUs (`Offload.on`, `Stage3Limits.on`)."""
+    """Whether defaults are those of GPUs (`Offload.on`, `Stage3Limits.on`)."""
 
     def __init__(self, shape: Any = None, /, **settings: Any) -> None:
         if shape is not None:
@@ -259,7 +249,7 @@ class RunSpec(BaseModel):
             raise InputError(sentence_of(error)) from None
 
     def but(self, **changes: Any) -> RunSpec:
-        """The same run with other settings. Each rank's micro-batch stays, unless one is given."""
+        """The same run with other settings, and with its micro-batch unless one is given."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
         if not {"batch_size", "micro_batch_size"} & changes.keys():
             changes["micro_batch_size"] = self.micro_batch_size
@@ -270,8 +260,7 @@ class RunSpec(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _with_batch(cls, given: Any, made: ModelWrapValidatorHandler[Self]) -> Self:
-        """Second names, and a batch that the ranks divide, where nobody says one; it does not count as given, so that a
-        checkpoint's goes before it."""
+        """Take second names, and fill in the batch; it does not count as given, so that a checkpoint's goes before."""
         if not isinstance(given, Mapping):
             return made(given)
         given = first_names(given)
@@ -279,7 +268,7 @@ class RunSpec(BaseModel):
             sequences = given.pop("micro_batch_size")
             check_count("micro_batch_size", sequences)
             if "batch_size" in given:
-                raise InputError("batch_size and micro_batch_size are both given; leave one of the two out")
+                raise InputError("batch_size and micro_batch_size are both given; leave one out")
             given["batch_size"] = _parts(given) * sequences
         if "batch_size" in given:
             return made(given)
@@ -298,7 +287,7 @@ class RunSpec(BaseModel):
         _ = self.scaler
         self._refuse_unused(UNUSED)
         if self.resume is None:
-            # Else a checkpoint may give a part of the schedule, and the whole is checked once it has.
+            # Else a checkpoint may give a part of it.
             self.check_schedule()
         return self
 
@@ -308,8 +297,9 @@ class RunSpec(BaseModel):
         _ = self.schedule
 
     def _refuse_unused(self, table: Table) -> None:
-        for names, (matters, why) in table.items():
-            for name in [] if matters(self) else names.split():
+        for names, (condition, why) in table.items():
+            matters = condition(self) if callable(condition) else attrgetter(condition)(self)
+            for name in [] if matters else names.split():
                 value = getattr(self, name)
                 if value != RunSpec.model_fields[name].default:
                     said = repr(str(value)) if isinstance(value, Path) else value
@@ -317,9 +307,7 @@ class RunSpec(BaseModel):
 
     def _check_model(self) -> None:
         if self.dataset is not None and self.data_mode != EMBEDDED:
-            raise InputError(
-                f"data_mode is {self.data_mode!r} and dataset {self.dataset!r}; a run has one, so choose one"
-            )
+            raise InputError(f"data_mode is {self.data_mode!r} and dataset {self.dataset!r}; choose one")
         shaped = ("model", "model_size", "context", *self.own_sizes)
         given = [name for name in shaped if getattr(self, name) != RunSpec.model_fields[name].default]
         if self.init_from is not None and given:
@@ -330,11 +318,8 @@ class RunSpec(BaseModel):
         longest = self.architecture.max_seq_len
         if self.seq_len > longest:
             raise InputError(
-                f"{self.seq_len} tokens are more than the context of {self.model_name}, {longest}; give fewer, or "
-                "another model"
+                f"{self.seq_len} tokens are more than the context of {self.model_name}, {longest}; give fewer"
             )
-
-    # The model.
 
     @property
     def own_sizes(self) -> dict[str, Any]:
@@ -352,12 +337,12 @@ class RunSpec(BaseModel):
 
     @property
     def architecture(self) -> Config:
-        """The model's sizes; its vocabulary is the 256 bytes where nobody has said another."""
+        """The model's sizes, with a vocabulary of bytes where nobody has said another."""
         if self.shape is not None:
             config: Config = self.shape.config
             return config
         if self.init_from is not None:
-            raise InputError(f"init_from is {str(self.init_from)!r}, and nobody has read the shape of its model")
+            raise InputError(f"init_from is {str(self.init_from)!r}, whose shape nobody has read")
         vocabulary, longest = self.vocab_size or BYTE_VOCABULARY, self.context or self.seq_len
         config = config_of(self.model, self.model_size, vocab_size=vocabulary, max_seq_len=longest)
         given = self.own_sizes
@@ -371,24 +356,14 @@ class RunSpec(BaseModel):
                 given.setdefault("ffn_dim", -(-8 * given["dim"] // (3 * ROUND)) * ROUND)
         return replace(config, **given)
 
-    # How it is sharded, and where its states are.
-
-    @property
-    def stage(self) -> int:
-        return self.zero_stage
-
-    @property
-    def micro_batches(self) -> int:
-        return self.grad_accum_steps
+    stage = property(attrgetter("zero_stage"))
+    micro_batches = property(attrgetter("grad_accum_steps"))
+    instances = property(attrgetter("num_distributed_optimizer_instances"))
 
     @property
     def micro_batch_size(self) -> int:
         """Sequences that a rank computes at a time."""
         return self.batch_size // (self.ranks * self.grad_accum_steps)
-
-    @property
-    def instances(self) -> int:
-        return self.num_distributed_optimizer_instances
 
     @property
     def sharing(self) -> int:
@@ -409,14 +384,15 @@ class RunSpec(BaseModel):
 
     @property
     def dtypes(self) -> Precision | None:
-        """The dtypes of the states; None if nothing is asked for, which is fp32."""
+        """The dtypes of the states; None, which is fp32, if nothing is asked for."""
         asked = [name for name in ("fp16", "bf16", "fp8") if getattr(self, name)]
         asked += [f"precision {self.precision}"] if self.precision else []
         if len(asked) > 1:
-            raise InputError(f"{' and '.join(asked)} are both asked for; a run has one precision, so choose one")
+            raise InputError(f"{' and '.join(asked)} are both asked for; choose one")
         name = self.precision or (asked[0] if asked else None)
         base = find_precision(name) or Precision()
-        changes = {STATE_OF[flag]: getattr(self, flag) for flag in STATE_OF if getattr(self, flag) is not None}
+        given = {state: getattr(self, flag) for flag, state in STATE_OF.items()}
+        changes = {state: dtype for state, dtype in given.items() if dtype is not None}
         if name is None and not changes:
             return None
         if name is not None and changes.get("params", base.params) != base.params:
@@ -438,22 +414,15 @@ class RunSpec(BaseModel):
                 f"min_loss_scale is {self.min_loss_scale:g}, above the scale at the start, "
                 f"2**{self.initial_scale_power}; give a smaller min_loss_scale or a larger initial_scale_power"
             )
-        return LossScaler(
-            self.initial_scale_power, self.loss_scale_window, self.hysteresis, self.min_loss_scale,
-            static=self.loss_scale or None,
-        )  # fmt: skip
+        power, window, fixed = self.initial_scale_power, self.loss_scale_window, self.loss_scale or None
+        return LossScaler(power, window, self.hysteresis, self.min_loss_scale, fixed)
 
     @property
     def schedule(self) -> LrSchedule:
         """The learning rate by step."""
-        return LrSchedule(
-            self.lr,
-            self.lr_schedule,
-            self.warmup_steps,
-            self.decay_steps or max(self.max_steps, self.warmup_steps),
-            self.min_lr,
-            self.warmup_shape,
-        )
+        end = self.decay_steps or max(self.max_steps, self.warmup_steps)
+        kind, shape = self.lr_schedule, self.warmup_shape
+        return LrSchedule(self.lr, kind, self.warmup_steps, end, self.min_lr, shape)
 
     @property
     def link(self) -> Link | None:
@@ -462,7 +431,7 @@ class RunSpec(BaseModel):
 
 AT_STAGE_3 = ("prefetch_bucket_size", "max_live_parameters", "max_reuse_distance", "prefetch")
 """Settings that no lower stage heeds."""
-Table = dict[str, tuple[Callable[[RunSpec], Any], str]]
+Table = dict[str, tuple[str | Callable[[RunSpec], bool], str]]
 UNUSED: Table = {
     " ".join(AT_STAGE_3): (
         lambda run: run.stage == 3,
@@ -472,40 +441,31 @@ UNUSED: Table = {
         lambda run: run.stage < 2,
         "stage {run.stage} keeps a shard of the gradients, which a reduce-scatter brings; choose zero_stage 1",
     ),
-    "num_distributed_optimizer_instances": (attrgetter("stage"), "stage 0 shards nothing; choose stage 1, 2 or 3"),
-    "offload_path": (
-        attrgetter("places.on_disk"),
-        "no state rests on the disk; give offload_optimizer or offload_param",
-    ),
+    "num_distributed_optimizer_instances": ("stage", "stage 0 shards nothing; choose stage 1, 2 or 3"),
+    "offload_path": ("places.on_disk", "no state rests on the disk; give offload_optimizer or offload_param"),
     "loss_scale initial_scale_power loss_scale_window hysteresis min_loss_scale": (
-        attrgetter("scaler"),
+        "scaler",
         "no state is fp16; choose fp16",
     ),
     "dropout": (lambda run: isinstance(run.architecture, GPT2Config), "a llama has none; choose --model gpt2"),
-    "compile_backend": (attrgetter("compile"), "nothing is compiled; give compile, too"),
-    "save_every keep zero3_save_16bit_model": (
-        attrgetter("save_folder"),
-        "there is no folder to save to; give save_folder",
-    ),
-    "eval_steps": (attrgetter("eval_every"), "nothing is evaluated; give eval_every, too"),
-    "latency_us": (attrgetter("gbit_per_s"), "there is no simulated link; give gbit_per_s, too"),
+    "compile_backend": ("compile", "nothing is compiled; give compile, too"),
+    "save_every keep zero3_save_16bit_model": ("save_folder", "there is no folder to save to; give save_folder"),
+    "eval_steps": ("eval_every", "nothing is evaluated; give eval_every, too"),
+    "latency_us": ("gbit_per_s", "there is no simulated link; give gbit_per_s, too"),
     "gflop_per_s gbyte_per_s": (
         lambda run: run.world != "processes",
         "processes take the time that they take; give --world lockstep",
     ),
-    "trace_steps": (attrgetter("trace"), "nothing is traced; give --trace FILE"),
-    "zero_debug_max_steps zero_debug_max_params": (
-        attrgetter("zero_debug"),
-        "nothing is logged; give --zero-debug",
-    ),
+    "trace_steps": ("trace", "nothing is traced; give --trace FILE"),
+    "zero_debug_max_steps zero_debug_max_params": ("zero_debug", "nothing is logged; give --zero-debug"),
 }
-"""Settings that change nothing unless something else is given: when they matter, and why else they do not."""
+"""Settings that change nothing without another: which one, or when they matter, and why else not."""
 UNUSED_OF_SCHEDULE: Table = {
     "decay_steps min_lr": (
         lambda run: run.lr_schedule != "constant",
         "the learning rate never falls; give lr_schedule cosine or linear",
     ),
-    "warmup_shape": (attrgetter("warmup_steps"), "the learning rate does not warm up; give warmup_steps"),
+    "warmup_shape": ("warmup_steps", "the learning rate does not warm up; give warmup_steps"),
 }
 """The same, of settings that a checkpoint may give where the run resumes."""
 
@@ -519,7 +479,7 @@ def names_in(group: str) -> list[str]:
 
 
 def first_names(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by the names of `RunSpec`'s fields. Raises an InputError for one that is given twice."""
+    """Settings by the names of fields. Raises an InputError for one that is given twice."""
     found: dict[str, Any] = {}
     for name, value in given.items():
         own = {SECOND_NAMES.get(name, name): value}
@@ -529,23 +489,20 @@ def first_names(given: Mapping[str, Any]) -> dict[str, Any]:
             offload = value if isinstance(value, Offload) else OFFLOADS[value]
             own = {setting: getattr(offload, part) for setting, part in OF_OFFLOAD.items()}
         if twice := sorted(own.keys() & found.keys()):
-            raise InputError(f"{name} is given, and {twice[0]}, too, which it says; leave one of the two out")
+            raise InputError(f"{name} is given, and {twice[0]}, too; leave one of the two out")
         found |= own
     return found
 
 
 def _parts(given: Mapping[str, Any]) -> int:
     """Into how many parts ranks and micro-batches cut a batch."""
-    parts = 1
-    for name in ("ranks", "grad_accum_steps"):
-        value = str(given.get(name, RunSpec.model_fields[name].default))
-        parts *= int(value) if value.isdecimal() and 0 < int(value) < MOST else 1
-    return parts
+    fields = {name: RunSpec.model_fields[name].default for name in ("ranks", "grad_accum_steps")}
+    texts = [str(given.get(name, default)) for name, default in fields.items()]
+    return prod(int(text) for text in texts if text.isdecimal() and 0 < int(text) < MOST)
 
 
 def default_batch(given: Mapping[str, Any]) -> int:
-    """Sequences of a step of a run with these settings, where nobody says how many: a few that ranks and micro-batches
-    divide."""
+    """A few sequences that ranks and micro-batches divide, where nobody says how many."""
     parts = _parts(given)
     return -(-SEQUENCES // parts) * parts
 

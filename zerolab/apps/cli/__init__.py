@@ -1,4 +1,4 @@
-"""The `zerolab` command. A command's own room is imported when it is asked for."""
+"""The `zerolab` command."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from zerolab.apps.cli.parser import read_word
 from zerolab.errors import InputError, ZerolabError
 
 FAILED, MISUSED = 1, 2
-ABOUT = """ZeRO by building it: plan and train, look into checkpoints, and grade the course's exercises. Begin with:
-zerolab train --zero-stage 2 --ranks 2 --model-size nano --max-steps 20"""
-# Named, not imported: a command's room is imported when it is asked for, and the library stands without the course.
+ABOUT = "ZeRO by building it. Begin with: zerolab train --zero-stage 2 --ranks 2 --model-size nano --max-steps 20"
+# A command's room is imported when it is asked for: the library stands without the course.
 COMMANDS = {
     "train": "train a small language model with ZeRO stage 0, 1, 2 or 3",
     "sweep": "train once for each combination of settings, and compare",
@@ -30,8 +29,8 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit status: 0 done, 1 failed, 2 asked for something that cannot work. Without `argv`
-    this is the command of this process: a signal ends it, with one line and 128 and the signal's number as status."""
+    """Run a command; returns its status: 0 done, 1 failed, 2 asked for what cannot work. Without `argv` this is the
+    command of this process: a signal ends it, with one line, and 128 and its number as status."""
     if argv is None:
         ending.take_signals()
     status = run_command(sys.argv[1:] if argv is None else argv)
@@ -49,6 +48,10 @@ def run_command(argv: Sequence[str]) -> int:
     except InputError as error:
         ending.print_error(error)
         return MISUSED
+    except ModuleNotFoundError as error:
+        remedy = "'pip install \"zerolab[course]\"' brings what it needs"
+        ending.print_error(f"{error.name} is not installed; {remedy}")
+        return MISUSED
     except Exception as error:
         if os.environ.get("ZEROLAB_TRACEBACK") and not isinstance(error, ZerolabError):
             raise
@@ -58,17 +61,12 @@ def run_command(argv: Sequence[str]) -> int:
 
 
 def import_command(name: str) -> Callable[[list[str]], int]:
-    """What a command of this name runs, or an InputError that says what must be installed for it."""
+    """What a command of this name runs."""
     # None of the many objects that are made now is garbage; to look for any takes time.
-    searched = gc.isenabled()
     gc.disable()
     try:
         room = "zerolab.course.grade.cli" if name == "grade" else f"zerolab.apps.cli.{name}"
-        return import_module(room).main
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"{error.name} is not installed; 'pip install \"zerolab[course]\"' brings what it needs"
-        ) from None
+        command: Callable[[list[str]], int] = import_module(room).main
+        return command
     finally:
-        if searched:
-            gc.enable()
+        gc.enable()

@@ -1,5 +1,4 @@
-"""`zerolab checkpoint`: what can be done with what a run saved. Each action is a row of `ACTIONS`: what it takes, and
-what it does, which returns the exit status."""
+"""`zerolab checkpoint`: what can be done with what a run saved, a class for each action."""
 
 from __future__ import annotations
 
@@ -19,14 +18,12 @@ from zerolab.checkpoint.reader import CheckpointReader
 from zerolab.checkpoint.rng import PREFIX
 from zerolab.checkpoint.tensors import CHECKSUMS
 from zerolab.errors import InputError
-from zerolab.models import Config
 from zerolab.precision import Precision
 from zerolab.precision.recipe import FLOATS
 from zerolab.run.spec import Float, setting
 from zerolab.train.model import saved_shape
 from zerolab.train.progress import Bar
 
-OK, DAMAGED = 0, 1
 OF_COMMAND = {
     "frozen=[...]": "--frozen NAME",
     "buffers=[...]": "--buffers NAME",
@@ -38,58 +35,23 @@ OF_COMMAND = {
 """What an error of the library says, and what the command has instead."""
 
 
-class Show(Flags):
+class OfCheckpoint(Flags):
+    folder: Annotated[Path, "FOLDER"] = setting("a checkpoint, or a folder of some, for its newest", ...)
+
+    def open(self) -> tuple[Path, Manifest, CheckpointReader]:
+        path = resolve(self.folder.expanduser())
+        manifest = read_manifest(path, remedy_for(path))
+        return path, manifest, CheckpointReader(path, manifest, remedy_for(path))
+
+
+class ShowCheckpoint(OfCheckpoint):
     """Say what a checkpoint holds."""
 
-    folder: Annotated[Path, "FOLDER"] = setting(..., "a checkpoint, or a folder of some, of which the newest is taken")
-
-
-class Verify(Show):
-    """Read all of a checkpoint and name each damaged file."""
-
-
-class Consolidate(Show):
-    """Write the parameters of a checkpoint whole, as safetensors."""
-
-    out: Annotated[Path, "OUT"] = setting(..., "a folder to write, new or empty")
-    dtype: Float | None = setting(None, "of the weights; fp32 takes the main parameters; none: as they were saved")
-    huggingface: bool = setting(
-        False, "names and config.json as transformers reads them, of a model that zerolab train has trained"
-    )
-
-
-class Convert(Flags):
-    """Write torch's distributed checkpoint (DCP) from one, or back. Nothing in a DCP folder is run."""
-
-    source: Annotated[Path, "SOURCE"] = setting(..., "a checkpoint or a folder of some, or a folder of torch's")
-    target: Annotated[Path, "TARGET"] = setting(..., "a folder that is new or empty")
-    to: Literal["dcp", "zerolab"] = setting(..., "torch's distributed checkpoint, or ours, for which the others are")
-    frozen: tuple[str, ...] = setting((), "a frozen parameter, or another name of a tied one; 'norm.*' names several")
-    buffers: tuple[str, ...] = setting((), "a buffer, or several; both flags may be given again")
-    model: str = setting("model", "what the model is called there")
-    optimizer: str = setting("optim", "what the optimizer is called there")
-    weights_only: bool = setting(False, "leave the optimizer's states out")
-
-
-def main(arguments: list[str]) -> int:
-    """Do what the first argument says."""
-    texts = {name: str(kind.__doc__).partition("\n")[0] for name, (kind, _) in ACTIONS.items()}
-    name = read_word("zerolab checkpoint", "Look into what a run saved.", texts, arguments)
-    kind, run = ACTIONS[name]
-    return run(kind.read(f"zerolab checkpoint {name}", arguments[1:]))
-
-
-def open_checkpoint(folder: Path) -> tuple[Path, Manifest, CheckpointReader]:
-    path = resolve(folder.expanduser())
-    manifest = read_manifest(path, remedy_for(path))
-    return path, manifest, CheckpointReader(path, manifest, remedy_for(path))
-
-
-def show(given: Show) -> int:
-    path, manifest, reader = open_checkpoint(given.folder)
-    rows = [*describe(path, manifest, reader)]
-    ending.print_output(render([make_table(str(path), "|", rows, show_header=False)]))
-    return OK
+    def run(self) -> int:
+        path, manifest, reader = self.open()
+        rows = list(describe(path, manifest, reader))
+        ending.print_output(render([make_table(str(path), "|", rows, show_header=False)]))
+        return 0
 
 
 def describe(path: Path, manifest: Manifest, reader: CheckpointReader) -> Iterator[tuple[str, str]]:
@@ -111,12 +73,13 @@ def describe(path: Path, manifest: Manifest, reader: CheckpointReader) -> Iterat
     for kind, all_of in by_kind.items():
         yield kind, f"{sum(all_of):,} bytes in {count(len(all_of), 'file')}"
     yield "bytes a parameter", f"{manifest.nbytes / max(numel, 1):.2f}"
-    states = [*(["main parameters"] if manifest.main else [])]
+    states = ["main parameters"] if manifest.main else []
     states += [f"{name} {state['dtype']}" for name, state in manifest.states.items()]
     yield "optimizer", f"{manifest.optimizer}: {', '.join(states) or 'no states yet'}"
     yield "scheduler", "saved" if SCHEDULER in manifest.files else "none"
-    names = [name.removeprefix(PREFIX) for name in reader.reader(model_file(0)).entries if name.startswith(PREFIX)]
-    yield "random generators", ", ".join(sorted(names)) or "none"
+    entries = reader.reader(model_file(0)).entries
+    names = sorted(name.removeprefix(PREFIX) for name in entries if name.startswith(PREFIX))
+    yield "random generators", ", ".join(names) or "none"
     if isinstance(manifest.data, dict):
         yield "data", ", ".join(f"{name} {shorten(value)}" for name, value in manifest.data.items())
 
@@ -125,24 +88,26 @@ def shorten(value: Any) -> str:
     """A value of what a run says of its data; of one with parts the short ones."""
     if not isinstance(value, dict):
         return str(value)
-    return f"({', '.join(f'{name} {part}' for name, part in value.items() if len(str(part)) < 40)})"
+    parts = [f"{name} {part}" for name, part in value.items() if len(str(part)) < 40]
+    return f"({', '.join(parts)})"
 
 
-def verify(given: Verify) -> int:
-    """Read all of a checkpoint, and say of each damaged file what is wrong."""
-    path, manifest, reader = open_checkpoint(given.folder)
-    with Bar(total=manifest.nbytes, desc="verify", unit="B", unit_scale=True, disable=None) as bar:
-        lines = [*find_damaged(reader, bar.update)]
-    if lines:
-        ending.print_output("\n".join([*lines, f"{path} is damaged: {remedy_for(path)}\n"]))
-        return DAMAGED
-    files = count(len(manifest.files) + 1, "file")
-    ending.print_output(f"{path} is whole: {files}, {manifest.nbytes:,} bytes of states\n")
-    return OK
+class VerifyCheckpoint(OfCheckpoint):
+    """Read all of a checkpoint and name each damaged file."""
+
+    def run(self) -> int:
+        path, manifest, reader = self.open()
+        with Bar(total=manifest.nbytes, desc="verify", unit="B", unit_scale=True, disable=None) as bar:
+            lines = list(find_damaged(reader, bar.update))
+        files = count(len(manifest.files) + 1, "file")
+        whole = f"{path} is whole: {files}, {manifest.nbytes:,} bytes of states"
+        lines.append(f"{path} is damaged: {remedy_for(path)}" if lines else whole)
+        ending.print_output("\n".join(lines) + "\n")
+        return int(len(lines) > 1)
 
 
 def find_damaged(reader: CheckpointReader, advance: Callable[[int], Any]) -> Iterator[str]:
-    """Read all; yields what is wrong, of each file once. `advance` is called with how many more bytes were read."""
+    """Read all; yields what is wrong with each file. `advance` hears how many more bytes were read."""
     for name, saved in reader.manifest.files.items():
         try:
             if name.endswith(".json"):
@@ -157,60 +122,81 @@ def find_damaged(reader: CheckpointReader, advance: Callable[[int], Any]) -> Ite
             yield str(error).removesuffix(f"; {reader.remedy}")
 
 
-def gather(given: Consolidate) -> int:
-    """Write the parameters of a checkpoint whole."""
-    path, manifest, _ = open_checkpoint(given.folder)
-    config = read_shape(path, manifest) if given.huggingface else None
-    with Bar(total=len(manifest.parameters), desc="consolidate", unit="tensor", disable=None) as bar:
-        dtype = None if given.dtype is None else FLOATS[given.dtype]
-        consolidate(path, given.out, dtype=dtype, config=config, progress=lambda name: bar.update())
-    kind = "as transformers reads them" if config else "under the names of the model"
-    tensors = count(len(manifest.parameters), "tensor")
-    ending.print_output(f"{tensors} of step {manifest.step:,} written to {given.out}, {kind}\n")
-    return OK
+class ConsolidateCheckpoint(OfCheckpoint):
+    """Write the parameters of a checkpoint whole, as safetensors."""
+
+    out: Annotated[Path, "OUT"] = setting("a folder to write, new or empty", ...)
+    dtype: Float | None = setting("of the weights; none: as saved")
+    huggingface: bool = setting("names and config.json as transformers reads them", False)
+
+    def run(self) -> int:
+        path, manifest, _ = self.open()
+        config = None
+        if self.huggingface:
+            # `zerolab train` keeps the shape beside the position in its data.
+            config = saved_shape(manifest.data if isinstance(manifest.data, dict) else {})
+            if config is None:
+                why = "was not saved by zerolab train, so its shape is unknown"
+                raise InputError(f"{path} {why}; leave --huggingface out")
+        tensors = len(manifest.parameters)
+        with Bar(total=tensors, desc="consolidate", unit="tensor", disable=None) as bar:
+            dtype = None if self.dtype is None else FLOATS[self.dtype]
+            consolidate(path, self.out, dtype=dtype, config=config, progress=lambda name: bar.update())
+        kind = "as transformers reads them" if config else "under the names of the model"
+        written = f"{count(tensors, 'tensor')} of step {manifest.step:,} written to {self.out}"
+        ending.print_output(f"{written}, {kind}\n")
+        return 0
 
 
-def read_shape(path: Path, manifest: Manifest) -> Config:
-    """The model's shape, which `zerolab train` keeps beside the position in its data."""
-    shape = saved_shape(manifest.data if isinstance(manifest.data, dict) else {})
-    if shape is None:
-        raise InputError(
-            f"{path} was not saved by zerolab train, so its model's shape is unknown; leave --huggingface out, or give "
-            "the config to zerolab.apps.interop.huggingface.whole.consolidate"
-        )
-    return shape
+class ConvertCheckpoint(Flags):
+    """Write torch's distributed checkpoint (DCP) from one, or back."""
 
+    source: Annotated[Path, "SOURCE"] = setting("a checkpoint, or torch's folder", ...)
+    target: Annotated[Path, "TARGET"] = setting("a folder that is new or empty", ...)
+    to: Literal["dcp", "zerolab"] = setting("what to write", ...)
+    frozen: tuple[str, ...] = setting("a frozen parameter, or some, as 'norm.*'", ())
+    buffers: tuple[str, ...] = setting("a buffer, or some, likewise", ())
+    model: str = setting("what the model is called there", "model")
+    optimizer: str = setting("what the optimizer is called there", "optim")
+    weights_only: bool = setting("leave the optimizer's states out", False)
 
-def convert(given: Convert) -> int:
-    """Write the other kind of folder, and say where."""
-    # It takes a second to import.
-    from zerolab.apps.interop.dcp import from_dcp, to_dcp
+    def run(self) -> int:
+        # It takes a second to import.
+        from zerolab.apps.interop.dcp import from_dcp, to_dcp
 
-    with Bar(desc="convert", unit="B", unit_scale=True, disable=None) as bar:
+        with Bar(desc="convert", unit="B", unit_scale=True, disable=None) as bar:
 
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
+            def progress(done: int, total: int) -> None:
+                bar.total = total
+                bar.update(done - bar.n)
 
-        if given.to == "dcp":
-            path = to_dcp(given.source, given.target, progress=progress)
-        else:
-            options: Any = {"frozen": given.frozen, "buffers": given.buffers, "model": given.model}
-            optimizer = "" if given.weights_only else given.optimizer
             try:
-                path = from_dcp(given.source, given.target, optimizer=optimizer, progress=progress, **options)
+                if self.to == "dcp":
+                    path = to_dcp(self.source, self.target, progress=progress)
+                else:
+                    options: Any = self.model_dump(include={"frozen", "buffers", "model", "optimizer"})
+                    options |= {"optimizer": ""} if self.weights_only else {}
+                    path = from_dcp(self.source, self.target, progress=progress, **options)
             except CheckpointError as error:
                 message = str(error)
                 for ours, theirs in OF_COMMAND.items():
                     message = message.replace(ours, theirs)
                 raise CheckpointError(message) from None
-    ending.print_output(f"{path} is written\n")
-    return OK
+        ending.print_output(f"{path} is written\n")
+        return 0
 
 
-ACTIONS: dict[str, tuple[type[Flags], Callable[[Any], int]]] = {
-    "show": (Show, show),
-    "verify": (Verify, verify),
-    "consolidate": (Consolidate, gather),
-    "convert": (Convert, convert),
+ACTIONS: dict[str, Any] = {
+    "show": ShowCheckpoint,
+    "verify": VerifyCheckpoint,
+    "consolidate": ConsolidateCheckpoint,
+    "convert": ConvertCheckpoint,
 }
+
+
+def main(arguments: list[str]) -> int:
+    """Do what the first argument says."""
+    texts = {name: str(action.__doc__) for name, action in ACTIONS.items()}
+    name = read_word("zerolab checkpoint", "Look into what a run saved.", texts, arguments)
+    status: int = ACTIONS[name].read(f"zerolab checkpoint {name}", arguments[1:]).run()
+    return status

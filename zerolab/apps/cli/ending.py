@@ -1,7 +1,7 @@
-"""How a command ends when something outside goes wrong, such as a signal or a full disk: with a sentence and a status.
+"""How a command ends when something outside goes wrong: with a sentence and a status.
 
-A signal does not end it by an exception, which could be lost on its way: ranks are ended, temporary folders are
-removed, and the process leaves at once. A run that saves checkpoints is told of its first SIGTERM, and ends by itself.
+A signal raises nothing, which could be lost on its way: ranks are ended, temporary folders removed, and the process
+leaves at once. A run that saves checkpoints is told of its first SIGTERM, and ends by itself.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ _asked: list[Callable[[], None]] = []
 
 
 def take_signals() -> None:
-    """End by a line and a status when a signal asks for it; one that this process was told to ignore stays ignored."""
+    """End by a line and a status when a signal asks for it; one that is ignored stays so."""
     for number in SIGNALS:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _end)
-    # When Python goes it gives signals their defaults back; one that comes so late finds all done. Begun first, this is
-    # the last that Python does at its exit.
+    # When Python goes it gives signals their defaults back; one that comes so late finds all done.
     atexit.register(_ignore_signals)
 
 
@@ -43,8 +42,7 @@ def _ignore_signals() -> None:
 
 @contextmanager
 def on_first_sigterm(ask: Callable[[], None]) -> Iterator[None]:
-    """While the block runs, the first SIGTERM calls `ask`, which says to whoever works that it is time to end. The
-    second ends the command at once."""
+    """While the block runs, the first SIGTERM calls `ask`. The second ends the command at once."""
     _asked.append(ask)
     try:
         yield
@@ -58,16 +56,18 @@ def _end(number: int, frame: FrameType | None) -> None:
         return
     _ignore_signals()
     try:
-        # The ranks and their server, and temporary folders. A module that was not imported has started nothing.
-        for name, call in (("folders", "say_farewell"), ("forkserver", "end_server"), ("folders", "remove_all")):
+        # A module that was not imported has started nothing.
+        for call in ("folders.say_farewell", "forkserver.end_server", "folders.remove_all"):
             with suppress(Exception):
-                getattr(sys.modules[f"zerolab.ranks.{name}"], call)()
+                room, _, name = call.partition(".")
+                getattr(sys.modules[f"zerolab.ranks.{room}"], name)()
         with suppress(Exception):
             sys.stdout.flush()
         with suppress(OSError):
             # A line of progress may be there on a terminal.
             start = "\n" if os.isatty(2) else ""
-            os.write(2, f"{start}{command}: {in_words(number)}; all ranks were ended\n".encode())
+            line = f"{start}{command}: {in_words(number)}; all ranks were ended\n"
+            os.write(2, line.encode())
     finally:
         os._exit(128 + number)
 
@@ -78,8 +78,8 @@ def in_words(number: int) -> str:
 
 
 def leave_group(status: int) -> None:
-    """Leave at once with a status of failure where this process is a rank that torchrun has started and that has joined
-    the others: to end in order would be to wait for them."""
+    """Leave at once after a failure where this process is a rank of torchrun's: to end in order would be to wait for
+    the others."""
     torchrun = sys.modules.get("zerolab.ranks.join")
     if status and torchrun is not None and torchrun.made_world():
         torchrun.leave_world(status)

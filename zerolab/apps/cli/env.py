@@ -35,15 +35,14 @@ VARIABLES = (
 """Of the environment these are told, and no others: some hold secrets."""
 
 
-class Env(Flags):
-    """Report what zerolab finds on this machine: versions, torch's backends, devices, cores, memory and what the system
-    offers. Paste it into a bug report; it names no files of yours but the temporary folder."""
+class EnvFlags(Flags):
+    """Report what zerolab finds on this machine, for a bug report. It names no file but the temporary folder."""
 
-    json_: Path | None = setting(None, "write the report to this file, too, for programs")
+    json_: Path | None = setting("write the report to this file, too, for programs")
 
 
 def main(arguments: list[str]) -> int:
-    file = Env.read("zerolab env", arguments).json_
+    file = EnvFlags.read("zerolab env", arguments).json_
     if file is not None:
         check_output("--json", file, 2**16)
     found = report()
@@ -56,14 +55,15 @@ def main(arguments: list[str]) -> int:
 def report() -> dict[str, Facts]:
     """What there is, by subject: numbers, texts, truth values and lists of them."""
     memory, nccl = psutil.virtual_memory(), dist.is_nccl_available()
-    gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    cores = len(psutil.Process().cpu_affinity()) if has("affinity") else os.cpu_count()
+    gpus = list(map(torch.cuda.get_device_properties, range(torch.cuda.device_count())))
     return {
         "versions": {"zerolab": __version__, "python": sys.version.split()[0], "torch": str(torch.__version__)},
         "system": {
             "platform": platform.platform(),
             "processor": platform.machine(),
             "cores": os.cpu_count(),
-            "cores_of_this_process": len(psutil.Process().cpu_affinity()) if has("affinity") else os.cpu_count(),
+            "cores_of_this_process": cores,
             "memory_bytes": memory.total,
             "memory_available_bytes": memory.available,
         },
@@ -83,7 +83,7 @@ def report() -> dict[str, Facts]:
 
 
 def temporary_folder() -> Facts:
-    """Where things rest on disk unless a run says otherwise, and whether their bytes go past the page cache."""
+    """Where things rest on disk by default, and whether their bytes go past the page cache."""
     folder = tempfile.gettempdir()
     try:
         file = SwapFile(folder, "env", [1])
@@ -95,7 +95,7 @@ def temporary_folder() -> Facts:
 
 
 def packages() -> Facts:
-    """What zerolab and its extras ask for: installed versions, or None. Nothing where zerolab itself is not."""
+    """Versions of what zerolab and its extras ask for, or None; nothing where zerolab is not installed."""
     asked = (metadata.requires("zerolab") or []) if version_of("zerolab") else []
     names = {re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in asked}
     return {name: version_of(name) for name in sorted(names - {"zerolab"})}
@@ -109,15 +109,13 @@ def version_of(package: str) -> str | None:
 
 
 def text_of(found: dict[str, Facts]) -> str:
-    """The report for people: a subject, and its facts indented below it, so that it may be pasted anywhere."""
-    lines: list[str] = []
+    """The report for people: subjects, and their facts indented below them."""
+    text = ""
     for subject, facts in found.items():
         width = max(map(len, facts), default=0)
-        lines += [
-            subject,
-            *([f"  {name:<{width}}  {words(name, value)}" for name, value in facts.items()] or ["  none"]),
-        ]
-    return "\n".join(lines) + "\n"
+        lines = [f"  {name:<{width}}  {words(name, facts[name])}" for name in facts] or ["  none"]
+        text += "\n".join([subject, *lines, ""])
+    return text
 
 
 def words(name: str, value: Any) -> str:

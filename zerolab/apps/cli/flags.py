@@ -1,4 +1,4 @@
-"""Flags: each field of a pydantic model is one, and what it should be is said there, in one place."""
+"""Flags: each field of a pydantic model is one, and what it should be is said there."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Fields = Mapping[str, tuple[FieldInfo, Any]]
 
 
 class Flags(BaseModel):
-    """What a command takes; its docstring says what the command does. A field with a word beside its type is no flag:
-    it comes by its place, and help has that word. Other names of a flag may stand there, too."""
+    """What a command takes, with what it does as docstring. A field with a word beside its type comes by its place, and
+    help has that word; beside the type of a flag there may be other names."""
 
     model_config = ConfigDict(allow_inf_nan=False, frozen=True)
 
     @classmethod
     def read(cls, prog: str, arguments: Sequence[str], others: Fields | None = None, **options: Any) -> Self:
-        """What these arguments say. `others` are flags of another model. Raises an InputError that names the flag."""
+        """What these arguments say; `others` are flags of another model. An InputError names the flag."""
         parser = Parser(prog, " ".join(str(cls.__doc__).split()), **options)
         own = {name: (field, field.default) for name, field in cls.model_fields.items()}
         for name, (field, default) in {**own, **(others or {})}.items():
@@ -39,8 +39,8 @@ class Flags(BaseModel):
 
 
 def name_flags(message: str, names: Iterable[str]) -> str:
-    """A message with settings named as their flags are: `zero_stage` becomes `--zero-stage`. A name that is an English
-    word, too, is a setting where the sentence begins with it."""
+    """A message with settings named as their flags are: `zero_stage` becomes `--zero-stage`. An English word is one
+    where the sentence begins with it."""
     for name in names:
         start = r"(?<![\w.'\"/-])" if "_" in name else "^"
         flag = "--" + name.replace("_", "-")
@@ -49,7 +49,7 @@ def name_flags(message: str, names: Iterable[str]) -> str:
 
 
 def add_flag(parser: argparse._ActionsContainer, name: str, field: FieldInfo, default: Any) -> None:
-    """A flag for a field. Its value stays text until the model checks it, so that every refusal is worded alike."""
+    """A flag for a field. Its value stays text, which the model checks: every refusal is worded alike."""
     place = next((part for part in field.metadata if isinstance(part, str)), None)
     text = str(field.description)
     if place is not None:

@@ -28,8 +28,8 @@ ELSEWHERE = {
 
 
 class Parser(argparse.ArgumentParser):
-    """Python's, but what is wrong is an InputError, and so is a help that nobody hears. Flags may have underscores; one
-    is written out, since the beginning of it could be another's tomorrow."""
+    """Python's, but what is wrong is an InputError, as is a help that nobody hears. Flags may have underscores, and are
+    written out: the beginning of one could be another's tomorrow."""
 
     def __init__(self, prog: str, description: str, *, hint: str = "", **given: Any) -> None:
         given |= {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
@@ -85,7 +85,7 @@ def read_word(prog: str, about: str, words: Mapping[str, str], arguments: Sequen
 
 
 def find_nearest(word: str, words: Sequence[str]) -> str | None:
-    """Of the words the one that was meant: it begins with this one, or has it as a part, or is spelled alike."""
+    """Of the words one that begins with this, or has it as a part, or is spelled alike."""
     plain = word.lower().replace("_", "-")
     begin = [name for name in words if f"{name}-".startswith(f"{plain}-")]
     part = [name for name in words if plain.lstrip("-") in name.strip("-").split("-")]

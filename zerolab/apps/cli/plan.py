@@ -10,23 +10,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from zerolab.apps.cli import ending
+from zerolab.apps.cli import ending, plan_text
 from zerolab.apps.cli.flags import Flags, name_flags
-from zerolab.apps.cli.plan_text import (
-    LINKS,
-    StepTimes,
-    describe_needs,
-    describe_recommended,
-    describe_times,
-    tell_whether_fits,
-)
 from zerolab.apps.cli.tables import render
 from zerolab.apps.cost import GPUS, find_gpu
 from zerolab.apps.dialects import DIALECTS
-from zerolab.apps.plan import GB, gpu_bytes
+from zerolab.apps.plan import GB, gpu_bytes, guide
 from zerolab.apps.plan.bring import FAMILIES, find_model
 from zerolab.apps.plan.describe import as_settings, described
-from zerolab.apps.plan.guide import Remedy, against_memory, against_slowness, recommend, seconds_on_links, traffic_bytes
 from zerolab.apps.plan.shapes import SHAPES
 from zerolab.errors import InputError
 from zerolab.run import RunSpec
@@ -53,7 +44,7 @@ SETTINGS = {
     "checkpoint_activations": False,
     "attention": "flash",
 }
-"""The settings that a plan has flags for, and what help says of what they are by default."""
+"""The settings that a plan has flags for, and what they are by default."""
 EXAMPLES = f"""\
 models:
 {listed(SHAPES)};
@@ -71,62 +62,61 @@ GPUs:
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
-class Plan(Flags):
-    """What one rank of a run holds at most, whether that fits into a GPU, what it sends, and the smallest change that
-    makes it fit. Nothing is trained."""
+class PlanFlags(Flags):
+    """What one rank of a run holds at most, whether that fits into a GPU, what it sends, and what would fit."""
 
     # The settings of the run are beside these, as they were given.
     model_config = ConfigDict(extra="allow")
 
-    model: str = setting(..., "a name, a config.json, or sizes (see below)")
-    gpu: str | None = setting(None, "a GPU, whose memory is the limit (see below)")
-    gpu_memory: Speed | None = setting(None, "or the limit in GB, 10^9 bytes")
-    recommend: bool = setting(False, "pick a stage, and say why")
-    json_: Path | None = setting(None, "write all to this file, too")
-    emit: str | None = setting(None, f"print the run for {', '.join(DIALECTS)}")
-    node_size: Count | None = setting(None, "with --gpu: GPUs of a node; none: 8")
-    link_gbit_per_s: Speed | None = setting(None, "gigabits a second of a network card; none: 400")
-    link_latency_us: Level | None = setting(None, "microseconds of a message between nodes; none: 14")
-    cards: Count | None = setting(None, "network cards of a node; none: one a GPU")
-    algorithm: Literal["ring", "hierarchical", "best"] | None = setting(None, "over nodes; none: ring")
-    reached: Share | None = setting(None, "share of the GPU's peak that matrix products reach")
-    crossings: bool = setting(False, "when a stage is slower than the one before it")
+    model: str = setting("a name, a config.json, or sizes (see below)", ...)
+    gpu: str | None = setting("a GPU, whose memory is the limit (see below)")
+    gpu_memory: Speed | None = setting("or the limit in GB, 10^9 bytes")
+    recommend: bool = setting("pick a stage, and say why", False)
+    json_: Path | None = setting("write all to this file, too")
+    emit: str | None = setting(f"print the run for {', '.join(DIALECTS)}")
+    node_size: Count | None = setting("with --gpu: GPUs of a node; none: 8")
+    link_gbit_per_s: Speed | None = setting("gigabits a second of a card; none: 400")
+    link_latency_us: Level | None = setting("its microseconds a message; none: 14")
+    cards: Count | None = setting("network cards of a node; none: one a GPU")
+    algorithm: Literal["ring", "hierarchical", "best"] | None = setting("over nodes; none: ring")
+    reached: Share | None = setting("share of the GPU's peak that matrix products reach")
+    crossings: bool = setting("when a stage is slower than the one before it", False)
 
 
 def main(arguments: list[str]) -> int:
     of_run = {name: (RunSpec.model_fields[name], default) for name, default in SETTINGS.items()}
-    given = Plan.read("zerolab plan", arguments, of_run, epilog=EXAMPLES)
+    given = PlanFlags.read("zerolab plan", arguments, of_run, epilog=EXAMPLES)
     if given.emit is not None and given.emit not in DIALECTS:
         raise InputError(f"--emit is {given.emit!r}; choose one of {', '.join(DIALECTS)}")
     try:
         run, limit, gpu = read(given)
     except InputError as error:
-        raise InputError(name_flags(str(error), [*SETTINGS, *Plan.model_fields])) from None
+        raise InputError(name_flags(str(error), [*SETTINGS, *PlanFlags.model_fields])) from None
     file = given.json_ and given.json_.expanduser()
     if file is not None:
-        read_from = Path(given.model).expanduser()
-        if any(one.exists() and file.exists() and file.samefile(one) for one in (read_from, read_from / "config.json")):
+        model = Path(given.model).expanduser()
+        if file.exists() and any(one.exists() and file.samefile(one) for one in (model, model / "config.json")):
             raise InputError(f"--json is {str(file)!r}, which is the model's own file; name another")
         check_output("--json", file, 2**20)
-    chosen, reasons = recommend(run, limit) if given.recommend and limit is not None else (None, [])
+    chosen, reasons = guide.recommend(run, limit) if given.recommend and limit is not None else (None, [])
     best = chosen or run
-    times = None if given.gpu is None or run.instances > 1 else StepTimes(run, given)
+    times = None if given.gpu is None or run.instances > 1 else plan_text.StepTimes(run, given)
     if given.emit is not None:
         if given.recommend and chosen is None:
-            raise InputError("no stage fits, so there is no run to emit; leave --emit out to see what would")
+            raise InputError("no stage fits, so there is no run to emit; leave --emit out")
         ending.print_output(emit(best, given.emit, (given.model_extra or {}).get("offload_path")))
         if given.emit == "deepspeed" and run.checkpoint_activations:
             ending.print_error("--checkpoint-activations is in no DeepSpeed configuration; switch it on in the model")
         if limit is not None and gpu_bytes(best) > limit:
-            ending.print_error(tell_whether_fits(best, limit, gpu))
+            ending.print_error(plan_text.tell_whether_fits(best, limit, gpu))
     else:
-        parts = [*describe_needs(run, limit, gpu)]
+        parts = [*plan_text.describe_needs(run, limit, gpu)]
         if times is not None:
-            parts += describe_times(times)
+            parts += plan_text.describe_times(times)
         elif given.gpu is not None:
             parts.append("A step's time is predicted of one instance only.")
         if given.recommend and limit is not None:
-            parts += describe_recommended(run, chosen, reasons, limit)
+            parts += plan_text.describe_recommended(run, chosen, reasons, limit)
         ending.print_output(render(parts))
     if file is not None:
         record = described(run, limit)
@@ -135,23 +125,23 @@ def main(arguments: list[str]) -> int:
         if given.recommend:
             record["recommended"] = {
                 "run": None if chosen is None else described(chosen, limit), "reasons": reasons,
-                "memory_remedies": [record_remedy(one, limit) for one in against_memory(best)],
-                "seconds_on_links": seconds_on_links(best),
-                "speed_remedies": [record_remedy(one, limit) for one in against_slowness(best)],
+                "memory_remedies": [record_remedy(one, limit) for one in guide.against_memory(best)],
+                "seconds_on_links": guide.seconds_on_links(best),
+                "speed_remedies": [record_remedy(one, limit) for one in guide.against_slowness(best)],
             }  # fmt: skip
         write_output("the plan", file, json.dumps(record, indent=1) + "\n")
     return 0
 
 
-def record_remedy(remedy: Remedy, limit: float | None) -> dict[str, Any]:
+def record_remedy(remedy: guide.Remedy, limit: float | None) -> dict[str, Any]:
     needed = gpu_bytes(remedy.run)
     return {
         "change": remedy.what, "gpu_bytes": needed, "fits": None if limit is None else needed <= limit,
-        "sent_bytes": traffic_bytes(remedy.run), "note": remedy.note,
+        "sent_bytes": guide.traffic_bytes(remedy.run), "note": remedy.note,
     }  # fmt: skip
 
 
-def record_times(times: StepTimes) -> dict[str, Any]:
+def record_times(times: plan_text.StepTimes) -> dict[str, Any]:
     network, between = times.network, times.network.between
     found: dict[str, Any] = {
         "gpu": times.gpu.name,
@@ -188,15 +178,15 @@ def emit(run: RunSpec, dialect: str, folder: str | None) -> str:
     return DIALECTS[dialect](settings)
 
 
-def read(given: Plan) -> tuple[RunSpec, float | None, str]:
+def read(given: PlanFlags) -> tuple[RunSpec, float | None, str]:
     """The run, the bytes of a GPU and what to call it."""
     if given.gpu is not None and given.gpu_memory is not None:
         raise InputError(f"--gpu is {given.gpu!r} and --gpu-memory {given.gpu_memory:g}; give one of the two")
     if given.recommend and given.gpu is None and given.gpu_memory is None:
         raise InputError("--recommend needs to know the GPU; give --gpu NAME or --gpu-memory GB")
-    if given.gpu is None and (asked := given.model_fields_set & {*LINKS, "reached", "crossings"}):
+    if given.gpu is None and (asked := given.model_fields_set & {*plan_text.LINKS, "reached", "crossings"}):
         flag = "--" + min(asked).replace("_", "-")
-        raise InputError(f"{flag} is given and no GPU, whose speed a step's time needs; give --gpu NAME")
+        raise InputError(f"{flag} is given and no GPU; give --gpu NAME")
     limit, gpu = None if given.gpu_memory is None else given.gpu_memory * GB, "the GPU"
     if given.gpu is not None:
         found = find_gpu(given.gpu)

@@ -13,18 +13,17 @@ from zerolab.data import prepare
 from zerolab.run.spec import setting
 
 
-class Prepare(Flags):
-    """Write a text file as tokens: train.bin and val.bin, as nanoGPT has them, and meta.json. zerolab train --dataset
-    FOLDER reads them."""
+class PrepareFlags(Flags):
+    """Write a text file as tokens, which zerolab train --dataset FOLDER reads."""
 
-    file: Annotated[str, "FILE"] = setting(..., "a text file in UTF-8")
-    out: Path = setting(..., "folder to write to; made if needed")
-    tokens: Literal["bytes", "chars"] = setting("bytes", "what is a token: each byte, or each character that there is")
-    valid_fraction: Annotated[float, Field(gt=0, lt=1)] = setting(0.1, "how much of the end is held out to validate")
+    file: Annotated[str, "FILE"] = setting("a text file in UTF-8", ...)
+    out: Path = setting("folder to write to; made if needed", ...)
+    tokens: Literal["bytes", "chars"] = setting("what is a token", "bytes")
+    valid_fraction: Annotated[float, Field(gt=0, lt=1)] = setting("held out to validate, of the end", 0.1)
 
 
 def main(arguments: list[str]) -> int:
-    given = Prepare.read("zerolab prepare", arguments)
+    given = PrepareFlags.read("zerolab prepare", arguments)
     kind = {"bytes": "bytes", "chars": "characters"}[given.tokens]
     written = prepare(given.file, given.out.expanduser(), kind, given.valid_fraction)
     ending.print_output(

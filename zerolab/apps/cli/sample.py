@@ -17,25 +17,20 @@ from zerolab.models.generate import generate
 from zerolab.run.spec import Count, Seed, setting
 
 
-class Sample(Flags):
-    """Show how a trained model goes on with a text. It is read into one process, whatever stage and number of ranks it
-    was trained with."""
+class SampleFlags(Flags):
+    """Show how a trained model goes on with a text."""
 
-    folder: Annotated[Path, "FOLDER"] = setting(
-        ..., "what zerolab train saved (its newest checkpoint, or one), or a Hugging Face folder of one of these models"
-    )
-    prompt: str | None = setting(None, "how the text begins; none: with a new line")
-    tokens: Count = setting(200, "tokens to add")
-    temperature: Annotated[float, Field(ge=0)] = setting(0.8, "0: always the likeliest token; 1: as the model says")
-    top_k: Count | None = setting(None, "draw among so many of the likeliest tokens; none: all")
-    seed: Seed = setting(0, "another seed, another text")
-    dataset: str | None = setting(
-        None, "data whose tokens these are, where the model does not say; without any they are shown as numbers"
-    )
+    folder: Annotated[Path, "FOLDER"] = setting("what zerolab train saved, or a Hugging Face folder", ...)
+    prompt: str | None = setting("how the text begins; none: with a new line")
+    tokens: Count = setting("tokens to add", 200)
+    temperature: Annotated[float, Field(ge=0)] = setting("0: always the likeliest; 1: as it says", 0.8)
+    top_k: Count | None = setting("draw among so many; none: all")
+    seed: Seed = setting("another seed, another text", 0)
+    dataset: str | None = setting("data with these tokens, where the model does not say")
 
 
 def main(arguments: list[str]) -> int:
-    given = Sample.read("zerolab sample", arguments)
+    given = SampleFlags.read("zerolab sample", arguments)
     if not given.folder.expanduser().is_dir():
         raise InputError(f"there is no folder {str(given.folder)!r}; name one that zerolab train has saved to")
     learned = load_learned(given.folder)
@@ -45,8 +40,7 @@ def main(arguments: list[str]) -> int:
     shape = learned.model.config
     if tokenizer is not None and tokenizer.vocab_size > shape.vocab_size:
         raise InputError(
-            f"the tokenizer has {tokenizer.vocab_size} tokens and the model knows {shape.vocab_size}; give "
-            "--dataset the data that it was trained on"
+            f"the tokenizer has {tokenizer.vocab_size} tokens and the model knows {shape.vocab_size}; give --dataset"
         )
     prompt = read_prompt(given.prompt or "\n", tokenizer, shape.vocab_size)
     drawn = generate(

@@ -35,13 +35,6 @@ from zerolab.train.progress import Stop
 from zerolab.train.resume import find_start
 from zerolab.train.run import json_of, most_json_bytes, most_trace_bytes, trace_of
 
-EXAMPLES = """\
-examples:
-  zerolab train --zero-stage 2 --bf16 --save-folder runs/a --save-every 50 --resume
-  zerolab train train_gpt2.py --use_zero1=True
-  zerolab train --use-distributed-optimizer --data-parallel-sharding-strategy optim_grads
-  torchrun --nproc_per_node 2 -m zerolab train --zero-stage 3
-"""
 FOREIGN = "megatron "
 """Before the name of one of Megatron-LM's flags among what was parsed."""
 TERMINATED = 143
@@ -49,7 +42,7 @@ Settings = dict[str, Any]
 
 
 def main(arguments: list[str]) -> int:
-    """Train, print the table, write the profile. The status is 143 where a SIGTERM ended the run after a save."""
+    """Train, and hand the report over. The status is 143 where a SIGTERM ended the run after a save."""
     # A RANK alone may be left from anything; a rank of others has been told where they meet, too.
     speaks = not is_torchrun() or os.environ["RANK"] == "0"
     say: Callable[[object], None] = ending.print_error if speaks else lambda text: None
@@ -62,7 +55,7 @@ def main(arguments: list[str]) -> int:
         settings, notes = meant.beside(settings), [*meant.notes]
     if settings.get("resume") == "":
         if "save_folder" not in settings:
-            raise InputError("--resume is given without a folder, and there is no --save-folder; name one of the two")
+            raise InputError("--resume has no folder, and there is no --save-folder; name one of the two")
         settings["resume"] = settings["save_folder"]
     if path is not None:
         settings, said, missing = add_deepspeed(settings, Path(path))
@@ -72,19 +65,18 @@ def main(arguments: list[str]) -> int:
         check_here(config)
         # What nobody gives is the checkpoint's where the run resumes.
         config.model_fields_set.difference_update(missing)
-        if config.trace is not None and config.trace == config.profile_json:
-            raise InputError(f"profile_json and trace are both {config.trace}; name a file for each")
-        if speaks and config.profile_json is not None:
-            check_output("--profile-json", config.profile_json, most_json_bytes(config))
-        if speaks and config.trace is not None:
-            check_output("--trace", config.trace, most_trace_bytes(config))
+        profile, trace = config.profile_json, config.trace
+        if trace is not None and trace == profile:
+            raise InputError(f"profile_json and trace are both {trace}; name a file for each")
+        if speaks and profile is not None:
+            check_output("--profile-json", profile, most_json_bytes(config))
+        if speaks and trace is not None:
+            check_output("--trace", trace, most_trace_bytes(config))
         corpus = load_data(config)
         config = with_vocabulary(config, corpus)
         if config.warmup_steps >= config.max_steps:
-            notes.append(
-                f"the learning rate rises in all {config.max_steps} steps and never reaches its height, since "
-                f"warmup_steps is {config.warmup_steps}; give fewer, or more max_steps"
-            )
+            why = f"since warmup_steps is {config.warmup_steps}; give fewer, or more max_steps"
+            notes.append(f"the learning rate rises in all {config.max_steps} steps, {why}")
         start = find_start(config, corpus, weights_of(config), export)
         # Of a run that can be: what is refused is one sentence.
         for note in [*notes, *start.notes]:
@@ -94,9 +86,9 @@ def main(arguments: list[str]) -> int:
         if config.zero_debug or foreign & megatron.SHARDING:
             say(start_line(config))
         if nano is not None and config.zero_stage == 1:
-            alone = "use_zero1 is on, but one process shards nothing: a plain optimizer steps; give --ranks"
+            alone = "use_zero1 is on, but one process shards nothing: a plain optimizer steps"
             shared = f"ZeRO-1 is on: the optimizer's states are sharded over {config.ranks} ranks"
-            say(alone if config.ranks == 1 else shared)
+            say(f"{alone}; give --ranks" if config.ranks == 1 else shared)
         stop = Stop()
         with nullcontext() if config.save_folder is None else ending.on_first_sigterm(stop.ask):
             report = train(config, corpus, start, stop)
@@ -116,10 +108,11 @@ def main(arguments: list[str]) -> int:
 
 
 def read_flags(arguments: list[str]) -> tuple[Settings, set[str]]:
-    """The settings that flags give, Megatron-LM's among them, and the names of those of its flags that were given."""
-    given = vars(make_parser().parse_args(arguments))
-    settings = {name: value for name, value in given.items() if value is not None}
-    foreign = {name: settings.pop(FOREIGN + name) for name in megatron.FLAGS if FOREIGN + name in settings}
+    """The settings that flags give, and which of Megatron-LM's were given."""
+    parsed = vars(make_parser().parse_args(arguments))
+    settings = {name: value for name, value in parsed.items() if value is not None}
+    given = [name for name in megatron.FLAGS if FOREIGN + name in settings]
+    foreign = {name: settings.pop(FOREIGN + name) for name in given}
     if is_torchrun():
         settings.setdefault("ranks", os.environ["WORLD_SIZE"])
     if foreign:
@@ -132,7 +125,7 @@ def read_flags(arguments: list[str]) -> tuple[Settings, set[str]]:
 
 
 def merge(flags: Settings, others: Settings, elsewhere: str) -> Settings:
-    """Flags beside what they are elsewhere; one that is something else there is refused."""
+    """Flags beside what they are elsewhere, which must not differ."""
     for name, value in flags.items():
         if name in others and not are_same(others[name], value):
             flag = f"--{name.replace('_', '-')}"
@@ -141,12 +134,12 @@ def merge(flags: Settings, others: Settings, elsewhere: str) -> Settings:
 
 
 def add_deepspeed(settings: Settings, path: Path) -> tuple[Settings, list[str], set[str]]:
-    """Flags beside a DeepSpeed configuration, what is to be said of it, and the settings that neither of them gives."""
+    """Flags and a DeepSpeed configuration, notes on it, and settings that neither gives."""
     reading = read_deepspeed(path, read_ranks(settings), settings)
     read, notes = reading.settings, [f"{path}: {note}" for note in reading.notes]
     if read.get("zero3_save_16bit_model") and "save_folder" not in settings:
         del read["zero3_save_16bit_model"]
-        notes.append("the whole weights in 16 bits are not written, since there is no folder; give --save-folder")
+        notes.append("no weights in 16 bits are written, since there is no folder; give --save-folder")
     return merge(settings, read, f"in {path} it is"), notes, reading.missing
 
 
@@ -158,27 +151,26 @@ def read_ranks(settings: Settings, default: int = RunSpec.model_fields["ranks"].
 
 
 def hand_over(report: Report) -> None:
-    """Show the report and write the profile and the trace. What cannot be written is named by the DiskError that is
-    raised once all others are."""
+    """Show the report, write profile and trace. A DiskError at the end names what could not be."""
     lost: list[str] = []
     try:
         ending.print_output(text_of(report))
+    except OSError as error:
+        lost.append(f"the report could not be shown ({reason(error)}); --profile-json has all of it")
     except Exception as error:
         # What the run was made for is written all the same.
-        why = f"shown ({reason(error)})" if isinstance(error, OSError) else f"drawn ({type(error).__name__}: {error})"
-        lost.append(f"the report could not be {why}; --profile-json has all of it")
-    run = report.config
-    for what, path, make in (("profile", run.profile_json, json_of), ("trace", run.trace, trace_of)):
-        if path is None:
-            continue
-        try:
-            write_output(f"the {what}", path, make(report))
-        except DiskError as error:
-            lost.append(str(error))
-        else:
-            # Where that cannot be, the report has said so.
-            with suppress(OSError):
-                ending.print_output(f"{what} written to {path}\n")
+        why = f"{type(error).__name__}: {error}"
+        lost.append(f"the report could not be drawn ({why}); --profile-json has all of it")
+    files = {"profile": (report.config.profile_json, json_of), "trace": (report.config.trace, trace_of)}
+    for what, (path, make) in files.items():
+        if path is not None:
+            try:
+                write_output(f"the {what}", path, make(report))
+                # Where that cannot be, the report has said so.
+                with suppress(OSError):
+                    ending.print_output(f"{what} written to {path}\n")
+            except DiskError as error:
+                lost.append(str(error))
     if lost:
         raise DiskError("; ".join(lost))
 
@@ -187,24 +179,18 @@ def make_parser() -> Parser:
     """A flag for each field of `RunSpec`; values are checked there, in one place."""
     parser = Parser(
         "zerolab train",
-        "Train a small language model on real text with ZeRO. All ranks run on this machine, or under torchrun on as "
-        "many as it brings.",
+        "Train a small language model on real text with ZeRO, on this machine or under torchrun.",
         usage="zerolab train [CONFIG.py] [--FLAG VALUE ...]",
-        epilog=EXAMPLES,
     )
-    parser.add_argument("--deepspeed-config", metavar="FILE", help="settings from a DeepSpeed configuration (JSON)")
-    parser.add_argument(
-        "--config",
-        metavar="FILE.py",
-        help="settings from a nanoGPT configuration, which may come first, too; --KEY=VALUE beside it are its keys "
-        "(batch_size: a rank's micro-batch), as they are beside a key that is nanoGPT's alone (--use_zero1=True)",
-    )
+    parser.add_argument("--deepspeed-config", metavar="FILE", help="a DeepSpeed configuration (JSON)")
+    nano = "a nanoGPT configuration, which may come first; --KEY=VALUE beside it, or a key that is nanoGPT's "
+    parser.add_argument("--config", metavar="FILE.py", help=f"{nano}alone, is of it")
     place: Any = parser
     for name, field in RunSpec.model_fields.items():
         if not field.exclude:
             place = parser.add_argument_group(GROUPS[name]) if name in GROUPS else place
             add_flag(place, name, field, field.default)
-    foreign = parser.add_argument_group("Megatron-LM's flags", "the same settings by the names that they have there")
+    foreign = parser.add_argument_group("Megatron-LM's flags", "the same by other names")
     for name, flag in megatron.FLAGS.items():
         kind: dict[str, Any] = {"action": "store_true"} if flag.takes is None else {"metavar": flag.takes}
         foreign.add_argument(f"--{name}", dest=FOREIGN + name, default=None, help=flag.help, **kind)
