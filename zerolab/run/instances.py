@@ -1,5 +1,4 @@
-"""Several instances of the sharded states (hybrid sharding): the ranks of one share them out, the first of them being
-ranks 0 to S-1, the next S to 2S-1 and so on; gradients are averaged over all."""
+"""Several instances of the sharded states (hybrid sharding): ranks 0 to S-1 have the first, S to 2S-1 the next."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from zerolab.run import RunSpec
 
 
 def split(comm: Collectives, instances: int) -> tuple[Collectives, Collectives | None]:
-    """The ranks that this one shards with, and those with its shards in other instances. Every rank calls this."""
+    """The ranks that this one shards with, and those with its shards. Every rank calls this."""
     if instances == 1:
         return comm, None
     size = comm.size // instances

@@ -1,4 +1,4 @@
-"""The learning rate of each step, a function of its number alone, so that a run that goes on has what it would have.
+"""The learning rate of each step, a function of its number alone.
 
 warmup_steps   it rises: (step + 1) / (warmup_steps + 1) of lr; where warmup_shape is log, as DeepSpeed has it
 decay_steps    then it falls, by half a cosine or in a line, and is min_lr from here on
@@ -19,7 +19,7 @@ WarmupShape = Literal["line", "log"]
 
 @dataclass(frozen=True)
 class LrSchedule:
-    """`schedule(step)` is the learning rate of a step, counted from 0. Raises an InputError for what cannot be."""
+    """`schedule(step)` is the learning rate of a step, counted from 0."""
 
     lr: float
     kind: Kind = "constant"

@@ -1,4 +1,4 @@
-"""What a run is: `zerolab train` carries it out, `zerolab plan` predicts it, sweeps vary it, dialects write it."""
+"""What a run is: `train` carries it out, `plan` predicts it, sweeps vary it, dialects write it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from zerolab.precision.recipe import STATES, find_precision
 from zerolab.run.schedule import Kind, LrSchedule, WarmupShape
 from zerolab.zero.limits import Stage3Limits
 
-SEQUENCES, MOST_SEQUENCES = 12, 1 << 20
-"""Sequences of a step: by default, and at most in training, which draws each by itself."""
+RANKS, SEQUENCES, MOST_SEQUENCES = 2, 12, 1 << 20
+"""By default; and sequences of a step at most in training, which draws each."""
 MOST = 1 << 31
-"""Ranks, sequences or elements of a size, of which nobody has more."""
+"""Nobody has more ranks, sequences or elements."""
 ROUND = 64
 Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[int, Field(ge=0)]
@@ -53,6 +53,7 @@ Latency = Annotated[float, Field(ge=0, le=1e9)]
 Float = Literal["fp32", "bf16", "fp16"]
 Moment = Literal["fp32", "bf16", "fp16", "fp8"]
 Place = Literal["device", "host", "disk", "none", "cpu", "nvme"]
+Recipe = Annotated[Precision | str | None, PlainValidator(lambda given: find_precision(given) and given)]
 STATE_OF = {f"{state}_dtype": state for state in STATES}
 SIZES = ("layers", "heads", "dim", "kv_heads", "ffn_dim", "bias", "tied_head")
 SECOND_NAMES = {
@@ -75,13 +76,13 @@ OF_LIMITS = {
     "max_live_parameters": "live_numel",
     "max_reuse_distance": "reuse_numel",
 }
-"""Settings, and what a Precision, an Offload and Stage3Limits call them."""
+"""Settings, and what a Precision, an Offload and limits call them."""
 OFFLOADS = {
     "nothing": NO_OFFLOAD,
     "optimizer": Offload("host"),
     "optimizer and parameters": Offload("host", "host"),
 }
-"""What may lie in the host's memory instead of the GPU's, by name."""
+"""What may lie in the host's memory, by name."""
 
 
 GROUPS = {
@@ -96,137 +97,135 @@ GROUPS = {
     "timeout": "reports",
     "zero_debug": "debugging",
 }
-"""The groups in which help shows settings, each by its first."""
+"""How help groups settings, by the first of each."""
 
 
-def setting(description: str, default: Any = None) -> Any:
+def flag(description: str, default: Any = None) -> Any:
     """A field with its help."""
     return Field(default, description=description)
 
 
 class RunSpec(BaseModel):
-    """A run. Names of fields are the flags of `zerolab train`, descriptions their help.
+    """A run; its fields are the flags of `zerolab train`. What cannot be is an InputError.
 
-    `RunSpec(shape, ...)` begins as plans do, with 8 ranks, bf16, and one sequence of 1024 tokens a rank. Some things
-    have a second name: stage, micro_batches, micro_batch_size, instances, offload (or a name in `OFFLOADS`).
-
-    Raises InputError, of one sentence, for values that there are not and settings that contradict each other.
+    `RunSpec(shape, ...)` begins as plans do, with 8 ranks, bf16, and one sequence of 1024 tokens a rank. It also
+    takes `SECOND_NAMES`, micro_batch_size and offload.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True
+    )  # fmt: skip
 
-    zero_stage: Stage = setting("0 shards nothing, 1 optimizer, 2 +gradients, 3 all", 0)
-    ranks: Most = setting("at most 128 here, or those that torchrun brings", 2)
-    collective_impl: Literal["auto", "shared", "ring", "torch"] = setting(
+    zero_stage: Stage = flag("0 shards nothing, 1 optimizer, 2 +gradients, 3 all", 0)
+    ranks: Most = flag("at most 128 here, or those that torchrun brings", RANKS)
+    collective_impl: Literal["auto", "shared", "ring", "torch"] = flag(
         "shared memory, our rings, or torch's; auto: torch's on GPUs", "auto"
     )
-    seq_len: Most = setting("tokens of a sequence", 64)
-    batch_size: Most = setting("sequences of a step, over all ranks", SEQUENCES)
-    grad_accum_steps: Count = setting("micro-batches of an optimizer step", 1)
-    max_steps: Count = setting("optimizer steps, with those before a checkpoint", 100)
-    lr: Speed = setting("learning rate of AdamW", 1e-3)
-    weight_decay: Level = setting("decay of matrices", 0.1)
-    beta1: Decay = setting("decay of the first moment", 0.9)
-    beta2: Decay = setting("decay of the second moment", 0.999)
-    eps: Speed = setting("added to the root of the second moment", 1e-8)
-    clip_norm: Level = setting("global gradient norm to clip to; 0: none", 1.0)
-    seed: Seed = setting("seed of weights and batches", 0)
-    reduction: Literal["reduce_scatter", "all_reduce"] = setting("at stage 1", "reduce_scatter")
-    num_distributed_optimizer_instances: Count = setting("copies of the shards", 1)
-    defer_reduction: bool = setting("reduce once a step, of whole gradients", False)
-    overlap: bool = setting("reduce and gather beside computing", True)
-    prefetch: bool = setting("stage 3: gather the next unit ahead", True)
-    checkpoint_activations: bool = setting("recompute activations in backward", False)
-    bucket_numel: Count | None = setting("elements of a bucket at most")
-    device: Literal["auto", "cpu", "cuda"] = setting("where the ranks compute", "auto")
+    seq_len: Most = flag("tokens of a sequence", 64)
+    batch_size: Most = flag("sequences of a step, over all ranks", SEQUENCES)
+    grad_accum_steps: Count = flag("micro-batches of an optimizer step", 1)
+    max_steps: Count = flag("optimizer steps, with those before a checkpoint", 100)
+    lr: Speed = flag("learning rate of AdamW", 1e-3)
+    weight_decay: Level = flag("decay of matrices", 0.1)
+    beta1: Decay = flag("decay of the first moment", 0.9)
+    beta2: Decay = flag("decay of the second moment", 0.999)
+    eps: Speed = flag("added to the root of the second moment", 1e-8)
+    clip_norm: Level = flag("global gradient norm to clip to; 0: none", 1.0)
+    seed: Seed = flag("seed of weights and batches", 0)
+    reduction: Literal["reduce_scatter", "all_reduce"] = flag("at stage 1", "reduce_scatter")
+    num_distributed_optimizer_instances: Count = flag("copies of the shards", 1)
+    defer_reduction: bool = flag("reduce once a step, of whole gradients", False)
+    overlap: bool = flag("reduce and gather beside computing", True)
+    prefetch: bool = flag("stage 3: gather the next unit ahead", True)
+    checkpoint_activations: bool = flag("recompute activations in backward", False)
+    bucket_numel: Count | None = flag("elements of a bucket at most")
+    device: Literal["auto", "cpu", "cuda"] = flag("where the ranks compute", "auto")
 
-    model: Literal["llama", "gpt2"] = setting("architecture", "llama")
-    model_size: str = setting("nano, tiny, small, medium; nano, tiny, 124m ... gpt3-175b (gpt2)", "tiny")
-    layers: Layers | None = setting("blocks; this and what follows, in place of the size's")
-    heads: Size | None = setting("attention heads")
-    dim: Size | None = setting("width of the hidden states")
-    kv_heads: Size | None = setting("llama: heads of keys and values")
-    ffn_dim: Size | None = setting("llama: width of the feed-forward")
-    bias: bool | None = setting("gpt2: linear layers and norms have biases")
-    tied_head: bool | None = setting("the head's weight is the embedding's")
-    context: Size | None = setting("longest sequence that it reads")
-    vocab_size: Size | None = setting("tokens that the model knows")
-    init_from: Path | None = setting("a Hugging Face folder (Llama, Mistral, Qwen2, Qwen3, GPT-2)")
-    dropout: Decay = setting("gpt2: share of activations left out", 0.0)
-    data_mode: str = setting("embedded, synthetic, fineweb-edu, or a text file", EMBEDDED)
-    dataset: str | None = setting("prepared: a folder, or a name in data/")
-    compile: bool = setting("compile the model's blocks", False)
-    compile_backend: Literal["inductor", "aot_eager", "eager"] = setting("of torch.compile", "inductor")
+    model: Literal["llama", "gpt2"] = flag("architecture", "llama")
+    model_size: str = flag("nano, tiny, small, medium; nano, tiny, 124m ... gpt3-175b (gpt2)", "tiny")
+    layers: Layers | None = flag("blocks; if given, with what follows, not the size's")
+    heads: Size | None = flag("attention heads")
+    dim: Size | None = flag("width of the hidden states")
+    kv_heads: Size | None = flag("llama: heads of keys and values")
+    ffn_dim: Size | None = flag("llama: width of the feed-forward")
+    bias: bool | None = flag("gpt2: linear layers and norms have biases")
+    tied_head: bool | None = flag("the head's weight is the embedding's")
+    context: Size | None = flag("longest sequence that it reads")
+    vocab_size: Size | None = flag("tokens that the model knows")
+    init_from: Path | None = flag("a Hugging Face folder (Llama, Mistral, Qwen2, Qwen3, GPT-2)")
+    dropout: Decay = flag("gpt2: share of activations left out", 0.0)
+    data_mode: str = flag("embedded, synthetic, fineweb-edu, or a text file", EMBEDDED)
+    dataset: str | None = flag("prepared: a folder, or a name in data/")
+    compile: bool = flag("compile the model's blocks", False)
+    compile_backend: Literal["inductor", "aot_eager", "eager"] = flag("of torch.compile", "inductor")
 
-    precision: Annotated[Precision | str | None, PlainValidator(lambda given: find_precision(given) and given)] = (
-        setting(f"dtypes of all states: {', '.join(PRECISIONS)}; none: fp32")
+    precision: Recipe = flag(f"dtypes of all states: {', '.join(PRECISIONS)}; none: fp32")
+    fp16: bool = flag("the same as --precision fp16", False)
+    bf16: bool = flag("the same as --precision bf16", False)
+    fp8: bool = flag("the same as --precision fp8", False)
+    fp8_backend: Literal["emulated"] = flag("multiplied in bf16", "emulated")
+    params_dtype: Float | None = flag("parameters, as forward uses them")
+    main_params_dtype: Float | None = flag("those that are updated")
+    grads_dtype: Float | None = flag("gradients until they are reduced")
+    main_grads_dtype: Float | None = flag("reduced gradients until the step")
+    reduce_dtype: Float | None = flag("gradients while they travel")
+    exp_avg_dtype: Moment | None = flag("Adam's first moment")
+    exp_avg_sq_dtype: Moment | None = flag("Adam's second moment")
+    loss_scale: Level = flag("a fixed loss scale for fp16; 0: dynamic", 0.0)
+    initial_scale_power: Power = flag("the scale begins at 2 to this power", 16)
+    loss_scale_window: Count = flag("clean steps until it doubles", 1000)
+    hysteresis: Count = flag("overflows until it is halved", 2)
+    min_loss_scale: Speed = flag("its least", 1.0)
+
+    offload_optimizer: Place = flag("where main parameters and moments rest", "device")
+    offload_param: Place = flag("stage 3: where parameters rest", "device")
+    offload_path: Path | None = flag("folder for what rests on the disk")
+    buffer_count: Count = flag("host buffers between disk and step", 3)
+    buffer_size: Count | None = flag("elements of a buffer for parameters on disk")
+    sub_group_size: Count | None = flag("elements updated at a time")
+    max_in_cpu: Amount = flag("of parameters on disk, elements on the host", 0)
+
+    param_persistence_threshold: Amount = flag("stage 3: up to this size they stay whole", 0)
+    prefetch_bucket_size: Amount | None = flag("stage 3: elements to gather ahead")
+    max_live_parameters: Amount | None = flag("stage 3: elements here at most")
+    max_reuse_distance: Amount | None = flag("stage 3: keep what is used again so soon")
+
+    save_folder: Path | None = flag("of checkpoints; the end, and SIGTERM, make one")
+    save_every: Count | None = flag("save after each so many steps, too")
+    keep: Count | None = flag("newest checkpoints to keep; none: all")
+    resume: Path | None = flag(
+        "go on from a checkpoint, or a folder's newest (alone: save-folder's, if there is one); "
+        "optimizer, schedule, dropout and batch-size are as there unless given"
     )
-    fp16: bool = setting("the same as --precision fp16", False)
-    bf16: bool = setting("the same as --precision bf16", False)
-    fp8: bool = setting("the same as --precision fp8", False)
-    fp8_backend: Literal["emulated"] = setting("multiplied in bf16", "emulated")
-    params_dtype: Float | None = setting("parameters, as forward uses them")
-    main_params_dtype: Float | None = setting("those that are updated")
-    grads_dtype: Float | None = setting("gradients until they are reduced")
-    main_grads_dtype: Float | None = setting("reduced gradients until the step")
-    reduce_dtype: Float | None = setting("gradients while they travel")
-    exp_avg_dtype: Moment | None = setting("Adam's first moment")
-    exp_avg_sq_dtype: Moment | None = setting("Adam's second moment")
-    loss_scale: Level = setting("a fixed loss scale for fp16; 0: dynamic", 0.0)
-    initial_scale_power: Power = setting("the dynamic scale begins at 2 to this power", 16)
-    loss_scale_window: Count = setting("clean steps until it doubles", 1000)
-    hysteresis: Count = setting("overflows until it is halved", 2)
-    min_loss_scale: Speed = setting("its least", 1.0)
+    zero3_save_16bit_model: bool = flag("at the end, write 16-bit weights, too", False)
 
-    offload_optimizer: Place = setting("where main parameters and moments rest", "device")
-    offload_param: Place = setting("stage 3: where parameters rest", "device")
-    offload_path: Path | None = setting("folder for what rests on the disk")
-    buffer_count: Count = setting("host buffers between disk and step", 3)
-    buffer_size: Count | None = setting("elements of a buffer for parameters on disk")
-    sub_group_size: Count | None = setting("elements updated at a time")
-    max_in_cpu: Amount = setting("of parameters on disk, elements on the host", 0)
+    lr_schedule: Kind = flag("how the learning rate falls, down to min-lr", "constant")
+    warmup_steps: Amount = flag("steps in which the learning rate rises to lr", 0)
+    warmup_shape: WarmupShape = flag("how it rises", "line")
+    decay_steps: Count | None = flag("steps until it is min-lr; none: max-steps")
+    min_lr: Level = flag("the learning rate at the end", 0.0)
 
-    param_persistence_threshold: Amount = setting("stage 3: up to this size they stay whole", 0)
-    prefetch_bucket_size: Amount | None = setting("stage 3: elements to gather ahead")
-    max_live_parameters: Amount | None = setting("stage 3: elements here at most")
-    max_reuse_distance: Amount | None = setting("stage 3: keep units used again within these elements")
+    eval_every: Count | None = flag("evaluate after each so many steps")
+    eval_steps: Evaluated = flag("micro-batches of an evaluation", 10)
 
-    save_folder: Path | None = setting("of checkpoints; the end, and SIGTERM, make one")
-    save_every: Count | None = setting("save after each so many steps, too")
-    keep: Count | None = setting("newest checkpoints to keep; none: all")
-    resume: Path | None = setting(
-        "go on from a checkpoint, or a folder's newest (alone: save-folder's, if there is one); optimizer, schedule, "
-        "dropout and batch-size are as there unless given",
-    )
-    zero3_save_16bit_model: bool = setting("at the end, write 16-bit weights, too", False)
-
-    lr_schedule: Kind = setting("how the learning rate falls, down to min-lr", "constant")
-    warmup_steps: Amount = setting("steps in which the learning rate rises to lr", 0)
-    warmup_shape: WarmupShape = setting("how it rises", "line")
-    decay_steps: Count | None = setting("steps until it is min-lr; none: max-steps")
-    min_lr: Level = setting("the learning rate at the end", 0.0)
-
-    eval_every: Count | None = setting("evaluate after each so many steps")
-    eval_steps: Evaluated = setting("micro-batches of an evaluation", 10)
-
-    world: Literal["processes", "lockstep", "virtual"] = setting(
-        "lockstep: in one process, on a virtual clock; virtual: rank 0 alone, without values",
+    world: Literal["processes", "lockstep", "virtual"] = flag(
+        "lockstep: one process, a virtual clock; virtual: rank 0, without values",
         "processes",
     )
-    gflop_per_s: Speed = setting("with such a clock: 10^9 operations a second", 50.0)
-    gbyte_per_s: Speed = setting("with such a clock: 10^9 bytes a second of memory", 10.0)
-    gbit_per_s: Speed | None = setting("bandwidth of a simulated link")
-    latency_us: Latency = setting("its microseconds a message", 0.0)
+    gflop_per_s: Speed = flag("with such a clock: 10^9 operations a second", 50.0)
+    gbyte_per_s: Speed = flag("with such a clock: 10^9 bytes a second of memory", 10.0)
+    gbit_per_s: Speed | None = flag("bandwidth of a simulated link")
+    latency_us: Latency = flag("its microseconds a message", 0.0)
 
-    timeout: Seconds | None = setting("seconds until the run is reported and ended")
-    collective_timeout: Seconds = setting("the same of a collective", 600.0)
-    profile_json: Path | None = setting("write all that is measured to this file")
-    trace: Path | None = setting("write what ran when, for ui.perfetto.dev")
-    trace_steps: Count = setting("first steps to trace", 5)
+    timeout: Seconds | None = flag("seconds until the run is reported and ended")
+    collective_timeout: Seconds = flag("the same of a collective", 600.0)
+    profile_json: Path | None = flag("write all that is measured to this file")
+    trace: Path | None = flag("write what ran when, for ui.perfetto.dev")
+    trace_steps: Count = flag("first steps to trace", 5)
 
-    zero_debug: bool = setting("log what each rank keeps, calls and sends", False)
-    zero_debug_max_steps: Amount = setting("of the first so many steps", 3)
-    zero_debug_max_params: Amount = setting("and so many parameters", 8)
+    zero_debug: bool = flag("log what each rank keeps, calls and sends", False)
+    zero_debug_max_steps: Amount = flag("of the first so many steps", 3)
+    zero_debug_max_params: Amount = flag("and so many parameters", 8)
 
     # No flags of `zerolab train`, and in no file.
     shape: Any = Field(None, exclude=True)
@@ -237,7 +236,7 @@ class RunSpec(BaseModel):
         description="as planned: by a kernel that keeps no scores, or eager",
     )
     on_gpus: bool = Field(False, exclude=True)
-    """Whether defaults are those of GPUs (`Offload.on`, `Stage3Limits.on`)."""
+    """Whether defaults are those of GPUs."""
 
     def __init__(self, shape: Any = None, /, **settings: Any) -> None:
         if shape is not None:
@@ -249,7 +248,7 @@ class RunSpec(BaseModel):
             raise InputError(sentence_of(error)) from None
 
     def but(self, **changes: Any) -> RunSpec:
-        """The same run with other settings, and with its micro-batch unless one is given."""
+        """The same run with other settings, but for its micro-batch unless one is given."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
         if not {"batch_size", "micro_batch_size"} & changes.keys():
             changes["micro_batch_size"] = self.micro_batch_size
@@ -260,9 +259,7 @@ class RunSpec(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _with_batch(cls, given: Any, made: ModelWrapValidatorHandler[Self]) -> Self:
-        """Take second names, and fill in the batch; it does not count as given, so that a checkpoint's goes before."""
-        if not isinstance(given, Mapping):
-            return made(given)
+        """A batch that is filled in is not given: a checkpoint's goes before."""
         given = first_names(given)
         if "micro_batch_size" in given:
             sequences = given.pop("micro_batch_size")
@@ -281,7 +278,7 @@ class RunSpec(BaseModel):
         check_division(self.batch_size, self.ranks, self.grad_accum_steps)
         if self.ranks % self.instances:
             said = f"num_distributed_optimizer_instances is {self.instances}"
-            raise InputError(f"{said}, which does not divide {self.ranks} ranks; give a divisor of {self.ranks}")
+            raise InputError(f"{said}, which does not divide {self.ranks} ranks; give a divisor")
         self._check_model()
         check_places(self.stage, self.dtypes, self.places)
         _ = self.scaler
@@ -292,7 +289,6 @@ class RunSpec(BaseModel):
         return self
 
     def check_schedule(self) -> None:
-        """Raise an InputError for settings that no schedule has."""
         self._refuse_unused(UNUSED_OF_SCHEDULE)
         _ = self.schedule
 
@@ -311,40 +307,37 @@ class RunSpec(BaseModel):
         shaped = ("model", "model_size", "context", *self.own_sizes)
         given = [name for name in shaped if getattr(self, name) != RunSpec.model_fields[name].default]
         if self.init_from is not None and given:
-            raise InputError(
-                f"init_from is {str(self.init_from)!r}, whose model has its own shape, and {given[0]} is "
-                f"{getattr(self, given[0])}; leave one of the two out"
-            )
+            said = f"init_from is {str(self.init_from)!r}, whose model has its own shape"
+            raise InputError(f"{said}, and {given[0]} is {getattr(self, given[0])}; leave one of the two out")
         longest = self.architecture.max_seq_len
         if self.seq_len > longest:
-            raise InputError(
-                f"{self.seq_len} tokens are more than the context of {self.model_name}, {longest}; give fewer"
-            )
+            most = f"the context of {self.model_name}, {longest}"
+            raise InputError(f"{self.seq_len} tokens are more than {most}; give fewer")
 
     @property
     def own_sizes(self) -> dict[str, Any]:
-        """The sizes that are given, in the place of a named one's."""
         return {name: getattr(self, name) for name in SIZES if getattr(self, name) is not None}
 
     @property
     def model_name(self) -> str:
-        """What titles and errors call the model."""
         if self.shape is not None:
             return str(self.shape.name)
         if not self.own_sizes:
             return f"{self.model} {self.model_size}"
-        return f"{self.model} {', '.join(f'{name} {value}' for name, value in self.own_sizes.items())}"
+        sizes = [f"{name} {value}" for name, value in self.own_sizes.items()]
+        return f"{self.model} {', '.join(sizes)}"
 
     @property
     def architecture(self) -> Config:
-        """The model's sizes, with a vocabulary of bytes where nobody has said another."""
+        """The model's sizes; of bytes, unless there is a vocabulary."""
         if self.shape is not None:
             config: Config = self.shape.config
             return config
         if self.init_from is not None:
             raise InputError(f"init_from is {str(self.init_from)!r}, whose shape nobody has read")
-        vocabulary, longest = self.vocab_size or BYTE_VOCABULARY, self.context or self.seq_len
-        config = config_of(self.model, self.model_size, vocab_size=vocabulary, max_seq_len=longest)
+        sizes = {"vocab_size": self.vocab_size or BYTE_VOCABULARY}
+        sizes["max_seq_len"] = self.context or self.seq_len
+        config = config_of(self.model, self.model_size, **sizes)
         given = self.own_sizes
         for name in given:
             if name not in {field.name for field in fields(config)}:
@@ -362,7 +355,6 @@ class RunSpec(BaseModel):
 
     @property
     def micro_batch_size(self) -> int:
-        """Sequences that a rank computes at a time."""
         return self.batch_size // (self.ranks * self.grad_accum_steps)
 
     @property
@@ -372,19 +364,18 @@ class RunSpec(BaseModel):
 
     @property
     def places(self) -> Offload:
-        """Where the states rest."""
         parts = {part: getattr(self, setting) for setting, part in OF_OFFLOAD.items()}
-        tiers = {part: TIER_OF.get(parts[part], parts[part]) for part in ("optimizer", "parameters")}
-        return Offload(**parts | tiers)
+        for part in ("optimizer", "parameters"):
+            parts[part] = TIER_OF.get(parts[part], parts[part])
+        return Offload(**parts)
 
     @property
     def limits(self) -> Stage3Limits:
-        """What stage 3 has whole, in elements."""
         return Stage3Limits(**{part: getattr(self, setting) for setting, part in OF_LIMITS.items()})
 
     @property
     def dtypes(self) -> Precision | None:
-        """The dtypes of the states; None, which is fp32, if nothing is asked for."""
+        """The dtypes of the states; None if nothing is asked for: fp32."""
         asked = [name for name in ("fp16", "bf16", "fp8") if getattr(self, name)]
         asked += [f"precision {self.precision}"] if self.precision else []
         if len(asked) > 1:
@@ -396,17 +387,14 @@ class RunSpec(BaseModel):
         if name is None and not changes:
             return None
         if name is not None and changes.get("params", base.params) != base.params:
-            raise InputError(
-                f"{asked[0]} computes with {base.params} parameters but params_dtype is {self.params_dtype}; "
-                "leave one of the two out"
-            )
+            said = f"{asked[0]} computes with {base.params} parameters"
+            raise InputError(f"{said} but params_dtype is {self.params_dtype}; leave one of the two out")
         if "grads" in changes and "reduce" not in changes:
             changes["reduce"] = changes["grads"]
         return replace(base, **changes)
 
     @property
     def scaler(self) -> LossScaler | None:
-        """The loss scale, where the precision has fp16."""
         if self.dtypes is None or not self.dtypes.scales_loss:
             return None
         if not self.loss_scale and 2.0**self.initial_scale_power < self.min_loss_scale:
@@ -414,12 +402,11 @@ class RunSpec(BaseModel):
                 f"min_loss_scale is {self.min_loss_scale:g}, above the scale at the start, "
                 f"2**{self.initial_scale_power}; give a smaller min_loss_scale or a larger initial_scale_power"
             )
-        power, window, fixed = self.initial_scale_power, self.loss_scale_window, self.loss_scale or None
-        return LossScaler(power, window, self.hysteresis, self.min_loss_scale, fixed)
+        options = (self.loss_scale_window, self.hysteresis, self.min_loss_scale)
+        return LossScaler(self.initial_scale_power, *options, self.loss_scale or None)
 
     @property
     def schedule(self) -> LrSchedule:
-        """The learning rate by step."""
         end = self.decay_steps or max(self.max_steps, self.warmup_steps)
         kind, shape = self.lr_schedule, self.warmup_shape
         return LrSchedule(self.lr, kind, self.warmup_steps, end, self.min_lr, shape)
@@ -439,10 +426,10 @@ UNUSED: Table = {
     ),
     "reduction": (
         lambda run: run.stage < 2,
-        "stage {run.stage} keeps a shard of the gradients, which a reduce-scatter brings; choose zero_stage 1",
+        "stage {run.stage} keeps a shard of the gradients; choose zero_stage 1",
     ),
     "num_distributed_optimizer_instances": ("stage", "stage 0 shards nothing; choose stage 1, 2 or 3"),
-    "offload_path": ("places.on_disk", "no state rests on the disk; give offload_optimizer or offload_param"),
+    "offload_path": ("places.on_disk", "no state rests on the disk; give offload_optimizer"),
     "loss_scale initial_scale_power loss_scale_window hysteresis min_loss_scale": (
         "scaler",
         "no state is fp16; choose fp16",
@@ -459,7 +446,7 @@ UNUSED: Table = {
     "trace_steps": ("trace", "nothing is traced; give --trace FILE"),
     "zero_debug_max_steps zero_debug_max_params": ("zero_debug", "nothing is logged; give --zero-debug"),
 }
-"""Settings that change nothing without another: which one, or when they matter, and why else not."""
+"""Settings that matter only with another: which, or when; and why else not."""
 UNUSED_OF_SCHEDULE: Table = {
     "decay_steps min_lr": (
         lambda run: run.lr_schedule != "constant",
@@ -467,7 +454,7 @@ UNUSED_OF_SCHEDULE: Table = {
     ),
     "warmup_shape": ("warmup_steps", "the learning rate does not warm up; give warmup_steps"),
 }
-"""The same, of settings that a checkpoint may give where the run resumes."""
+"""The same, of settings that a checkpoint may give."""
 
 
 def names_in(group: str) -> list[str]:
@@ -479,7 +466,7 @@ def names_in(group: str) -> list[str]:
 
 
 def first_names(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by the names of fields. Raises an InputError for one that is given twice."""
+    """Settings by the names of fields, each of which may be given once."""
     found: dict[str, Any] = {}
     for name, value in given.items():
         own = {SECOND_NAMES.get(name, name): value}
@@ -495,14 +482,12 @@ def first_names(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parts(given: Mapping[str, Any]) -> int:
-    """Into how many parts ranks and micro-batches cut a batch."""
-    fields = {name: RunSpec.model_fields[name].default for name in ("ranks", "grad_accum_steps")}
-    texts = [str(given.get(name, default)) for name, default in fields.items()]
+    texts = [str(given.get("ranks", RANKS)), str(given.get("grad_accum_steps", 1))]
     return prod(int(text) for text in texts if text.isdecimal() and 0 < int(text) < MOST)
 
 
 def default_batch(given: Mapping[str, Any]) -> int:
-    """A few sequences that ranks and micro-batches divide, where nobody says how many."""
+    """A few sequences that ranks and micro-batches divide."""
     parts = _parts(given)
     return -(-SEQUENCES // parts) * parts
 
@@ -513,11 +498,10 @@ WANTED = {
     "finite": "give a number",
     "bool": "give true or false",
 }
-"""What a value should be, by the first word of the kind of pydantic's error."""
+"""What a value should be, by the kind of pydantic's error."""
 
 
 def sentence_of(error: ValidationError) -> str:
-    """One sentence that names the setting, its value, and what to give."""
     first = error.errors()[0]
     if isinstance(cause := first.get("ctx", {}).get("error"), InputError):
         return str(cause)

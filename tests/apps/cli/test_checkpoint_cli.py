@@ -25,7 +25,7 @@ from zerolab.checkpoint.manifest import MANIFEST
 from zerolab.run import RunSpec
 from zerolab.train import Report, train
 
-RUN = {"model_size": "nano", "seq_len": 32, "lr": 3e-3, "timeout": 60.0}
+RUN = {"model_size": "nano", "seq_len": 32, "lr": 3e-3, "world": "lockstep"}
 FLAGS = ["train", "--model-size", "nano", "--seq-len", "32", "--lr", "3e-3", "--timeout", "60"]
 WHOLE, PART = 5, 3
 

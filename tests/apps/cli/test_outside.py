@@ -149,7 +149,7 @@ def test_a_full_disk_stops_the_bar_and_not_the_run() -> None:
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return train(RunSpec(ranks=1, model_size="nano", seq_len=32, max_steps=1, timeout=60.0))
+    return train(RunSpec(ranks=1, model_size="nano", seq_len=32, max_steps=1, world="lockstep"))
 
 
 def full_disk(monkeypatch: pytest.MonkeyPatch, where: Path) -> None:

@@ -13,7 +13,7 @@ from zerolab.apps.cli.parser import read_word
 from zerolab.errors import InputError, ZerolabError
 
 FAILED, MISUSED = 1, 2
-ABOUT = "ZeRO by building it. Begin with: zerolab train --zero-stage 2 --ranks 2 --model-size nano --max-steps 20"
+ABOUT = "ZeRO by building it. Begin with: zerolab train --zero-stage 2 --ranks 2"
 # A command's room is imported when it is asked for: the library stands without the course.
 COMMANDS = {
     "train": "train a small language model with ZeRO stage 0, 1, 2 or 3",
@@ -29,8 +29,8 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns its status: 0 done, 1 failed, 2 asked for what cannot work. Without `argv` this is the
-    command of this process: a signal ends it, with one line, and 128 and its number as status."""
+    """Run a command; returns its status: 0 done, 1 failed, 2 asked for what cannot work. Without `argv` it is that of
+    this process: a signal ends it, with one line, and 128 and its number as status."""
     if argv is None:
         ending.take_signals()
     status = run_command(sys.argv[1:] if argv is None else argv)
@@ -61,7 +61,6 @@ def run_command(argv: Sequence[str]) -> int:
 
 
 def import_command(name: str) -> Callable[[list[str]], int]:
-    """What a command of this name runs."""
     # None of the many objects that are made now is garbage; to look for any takes time.
     gc.disable()
     try:

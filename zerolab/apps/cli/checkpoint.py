@@ -1,4 +1,4 @@
-"""`zerolab checkpoint`: what can be done with what a run saved, a class for each action."""
+"""`zerolab checkpoint`: what can be done with what a run saved."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zerolab.checkpoint.tensors import CHECKSUMS
 from zerolab.errors import InputError
 from zerolab.precision import Precision
 from zerolab.precision.recipe import FLOATS
-from zerolab.run.spec import Float, setting
+from zerolab.run.spec import Float, flag
 from zerolab.train.model import saved_shape
 from zerolab.train.progress import Bar
 
@@ -36,7 +36,7 @@ OF_COMMAND = {
 
 
 class OfCheckpoint(Flags):
-    folder: Annotated[Path, "FOLDER"] = setting("a checkpoint, or a folder of some, for its newest", ...)
+    folder: Annotated[Path, "FOLDER"] = flag("a checkpoint, or a folder of some", ...)
 
     def open(self) -> tuple[Path, Manifest, CheckpointReader]:
         path = resolve(self.folder.expanduser())
@@ -55,13 +55,10 @@ class ShowCheckpoint(OfCheckpoint):
 
 
 def describe(path: Path, manifest: Manifest, reader: CheckpointReader) -> Iterator[tuple[str, str]]:
-    """Names and values of the table."""
     numel = sum(saved.numel for saved in manifest.parameters.values())
-    ranks = count(manifest.ranks, "rank")
-    if manifest.replicas > 1:
-        ranks += f", {manifest.replicas} replicas of each shard"
     yield "step", f"{manifest.step:,}"
-    yield "written by", f"ZeRO-{manifest.stage}, {ranks}"
+    yield "written by", f"ZeRO-{manifest.stage}, {count(manifest.ranks, 'rank')}"
+    yield "replicas of a shard", str(manifest.replicas)
     yield "precision", Precision(**manifest.precision or {}).name
     yield "rested in", ", ".join(f"{what}: {place}" for what, place in manifest.offload.items())
     yield "parameters", f"{numel:,} in {count(len(manifest.parameters), 'tensor')}"
@@ -85,7 +82,7 @@ def describe(path: Path, manifest: Manifest, reader: CheckpointReader) -> Iterat
 
 
 def shorten(value: Any) -> str:
-    """A value of what a run says of its data; of one with parts the short ones."""
+    """A value, or of one with parts the short ones."""
     if not isinstance(value, dict):
         return str(value)
     parts = [f"{name} {part}" for name, part in value.items() if len(str(part)) < 40]
@@ -107,7 +104,7 @@ class VerifyCheckpoint(OfCheckpoint):
 
 
 def find_damaged(reader: CheckpointReader, advance: Callable[[int], Any]) -> Iterator[str]:
-    """Read all; yields what is wrong with each file. `advance` hears how many more bytes were read."""
+    """Read all; yields what is wrong. `advance` hears how many more bytes were read."""
     for name, saved in reader.manifest.files.items():
         try:
             if name.endswith(".json"):
@@ -125,9 +122,9 @@ def find_damaged(reader: CheckpointReader, advance: Callable[[int], Any]) -> Ite
 class ConsolidateCheckpoint(OfCheckpoint):
     """Write the parameters of a checkpoint whole, as safetensors."""
 
-    out: Annotated[Path, "OUT"] = setting("a folder to write, new or empty", ...)
-    dtype: Float | None = setting("of the weights; none: as saved")
-    huggingface: bool = setting("names and config.json as transformers reads them", False)
+    out: Annotated[Path, "OUT"] = flag("a folder to write, new or empty", ...)
+    dtype: Float | None = flag("of the weights; none: as saved")
+    huggingface: bool = flag("names and config.json as transformers reads them", False)
 
     def run(self) -> int:
         path, manifest, _ = self.open()
@@ -151,14 +148,14 @@ class ConsolidateCheckpoint(OfCheckpoint):
 class ConvertCheckpoint(Flags):
     """Write torch's distributed checkpoint (DCP) from one, or back."""
 
-    source: Annotated[Path, "SOURCE"] = setting("a checkpoint, or torch's folder", ...)
-    target: Annotated[Path, "TARGET"] = setting("a folder that is new or empty", ...)
-    to: Literal["dcp", "zerolab"] = setting("what to write", ...)
-    frozen: tuple[str, ...] = setting("a frozen parameter, or some, as 'norm.*'", ())
-    buffers: tuple[str, ...] = setting("a buffer, or some, likewise", ())
-    model: str = setting("what the model is called there", "model")
-    optimizer: str = setting("what the optimizer is called there", "optim")
-    weights_only: bool = setting("leave the optimizer's states out", False)
+    source: Annotated[Path, "SOURCE"] = flag("a checkpoint, or torch's folder", ...)
+    target: Annotated[Path, "TARGET"] = flag("a folder that is new or empty", ...)
+    to: Literal["dcp", "zerolab"] = flag("what to write", ...)
+    frozen: tuple[str, ...] = flag("a frozen parameter, or some, as 'norm.*'", ())
+    buffers: tuple[str, ...] = flag("a buffer, or some, likewise", ())
+    model: str = flag("what the model is called there", "model")
+    optimizer: str = flag("what the optimizer is called there", "optim")
+    weights_only: bool = flag("leave the optimizer's states out", False)
 
     def run(self) -> int:
         # It takes a second to import.
@@ -174,8 +171,9 @@ class ConvertCheckpoint(Flags):
                 if self.to == "dcp":
                     path = to_dcp(self.source, self.target, progress=progress)
                 else:
-                    options: Any = self.model_dump(include={"frozen", "buffers", "model", "optimizer"})
-                    options |= {"optimizer": ""} if self.weights_only else {}
+                    options: Any = self.model_dump(exclude={"source", "target", "to"})
+                    if options.pop("weights_only"):
+                        options["optimizer"] = ""
                     path = from_dcp(self.source, self.target, progress=progress, **options)
             except CheckpointError as error:
                 message = str(error)
@@ -195,8 +193,6 @@ ACTIONS: dict[str, Any] = {
 
 
 def main(arguments: list[str]) -> int:
-    """Do what the first argument says."""
     texts = {name: str(action.__doc__) for name, action in ACTIONS.items()}
     name = read_word("zerolab checkpoint", "Look into what a run saved.", texts, arguments)
-    status: int = ACTIONS[name].read(f"zerolab checkpoint {name}", arguments[1:]).run()
-    return status
+    return int(ACTIONS[name].read(f"zerolab checkpoint {name}", arguments[1:]).run())

@@ -1,7 +1,7 @@
 """How a command ends when something outside goes wrong: with a sentence and a status.
 
-A signal raises nothing, which could be lost on its way: ranks are ended, temporary folders removed, and the process
-leaves at once. A run that saves checkpoints is told of its first SIGTERM, and ends by itself.
+A signal raises nothing, which could be lost on its way: ranks are ended, folders removed, and the process leaves at
+once. A run that saves checkpoints is told of its first SIGTERM.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from textwrap import shorten
 from types import FrameType
 
 from zerolab.errors import ZerolabError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LONGEST = 400
-"""Characters of an error that is not our own."""
+
 
 command = "zerolab"
 """Who speaks; with the command's name once it is known."""
@@ -31,7 +31,7 @@ def take_signals() -> None:
     for number in SIGNALS:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _end)
-    # When Python goes it gives signals their defaults back; one that comes so late finds all done.
+    # When Python goes it gives signals their defaults back.
     atexit.register(_ignore_signals)
 
 
@@ -73,20 +73,17 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def in_words(number: int) -> str:
-    """How a signal has ended a command."""
     return "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
 
 
 def leave_group(status: int) -> None:
-    """Leave at once after a failure where this process is a rank of torchrun's: to end in order would be to wait for
-    the others."""
+    """Leave at once after a failure as a rank of torchrun's, without waiting for others."""
     torchrun = sys.modules.get("zerolab.ranks.join")
     if status and torchrun is not None and torchrun.made_world():
         torchrun.leave_world(status)
 
 
 def print_error(text: object) -> None:
-    """A line on standard error, with who speaks before it."""
     with suppress(OSError, ValueError):
         print(f"{command}: {text}", file=sys.stderr, flush=True)
 
@@ -107,10 +104,9 @@ def print_output(text: str) -> None:
 
 def in_one_sentence(error: Exception) -> str:
     """An error as it is where it is our own; else what it is, and what to do."""
-    said = " ".join(str(error).split())
     if isinstance(error, ZerolabError):
         return str(error)
-    said = said if len(said) <= LONGEST else f"{said[:LONGEST]}..."
+    said = shorten(str(error), 400, placeholder="...")
     if isinstance(error, OSError):
         named = f", for {error.filename}" if error.filename else ""
         why = f"{error.strerror or said}{named}"

@@ -22,7 +22,7 @@ from zerolab.apps.cli import ending
 from zerolab.apps.cli.flags import Flags
 from zerolab.errors import ZerolabError
 from zerolab.offload.files import SwapFile
-from zerolab.run.spec import setting
+from zerolab.run.spec import flag
 from zerolab.system import THINGS, has
 from zerolab.train.outputs import check_output, write_output
 
@@ -36,24 +36,23 @@ VARIABLES = (
 
 
 class EnvFlags(Flags):
-    """Report what zerolab finds on this machine, for a bug report. It names no file but the temporary folder."""
+    """Report what zerolab finds on this machine, for a bug report."""
 
-    json_: Path | None = setting("write the report to this file, too, for programs")
+    json_: Path | None = flag("write the report to this file, too, for programs")
 
 
 def main(arguments: list[str]) -> int:
     file = EnvFlags.read("zerolab env", arguments).json_
     if file is not None:
         check_output("--json", file, 2**16)
-    found = report()
-    ending.print_output(text_of(found))
+    text = json.dumps(report(), indent=1) + "\n"
+    ending.print_output(text)
     if file is not None:
-        write_output("the report", file, json.dumps(found, indent=1) + "\n")
+        write_output("the report", file, text)
     return 0
 
 
 def report() -> dict[str, Facts]:
-    """What there is, by subject: numbers, texts, truth values and lists of them."""
     memory, nccl = psutil.virtual_memory(), dist.is_nccl_available()
     cores = len(psutil.Process().cpu_affinity()) if has("affinity") else os.cpu_count()
     gpus = list(map(torch.cuda.get_device_properties, range(torch.cuda.device_count())))
@@ -95,7 +94,7 @@ def temporary_folder() -> Facts:
 
 
 def packages() -> Facts:
-    """Versions of what zerolab and its extras ask for, or None; nothing where zerolab is not installed."""
+    """Versions of what zerolab and its extras ask for, or None; nothing of a bare checkout."""
     asked = (metadata.requires("zerolab") or []) if version_of("zerolab") else []
     names = {re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in asked}
     return {name: version_of(name) for name in sorted(names - {"zerolab"})}
@@ -106,21 +105,3 @@ def version_of(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def text_of(found: dict[str, Facts]) -> str:
-    """The report for people: subjects, and their facts indented below them."""
-    text = ""
-    for subject, facts in found.items():
-        width = max(map(len, facts), default=0)
-        lines = [f"  {name:<{width}}  {words(name, facts[name])}" for name in facts] or ["  none"]
-        text += "\n".join([subject, *lines, ""])
-    return text
-
-
-def words(name: str, value: Any) -> str:
-    if value is None:
-        return "not installed"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:,} ({value / 2**30:.1f} GiB)" if name.endswith("_bytes") else str(value)

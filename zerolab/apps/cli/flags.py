@@ -15,18 +15,18 @@ from zerolab.errors import InputError
 from zerolab.run.spec import sentence_of
 
 Fields = Mapping[str, tuple[FieldInfo, Any]]
-"""Fields of a model by name, each with what help says of its default."""
+"""Fields by name, each with what help says of its default."""
 
 
 class Flags(BaseModel):
-    """What a command takes, with what it does as docstring. A field with a word beside its type comes by its place, and
-    help has that word; beside the type of a flag there may be other names."""
+    """What a command takes, with what it does as docstring. A word beside a type is of what comes by its place; there
+    may be other names of a flag."""
 
     model_config = ConfigDict(allow_inf_nan=False, frozen=True)
 
     @classmethod
     def read(cls, prog: str, arguments: Sequence[str], others: Fields | None = None, **options: Any) -> Self:
-        """What these arguments say; `others` are flags of another model. An InputError names the flag."""
+        """What these arguments say; `others` are flags of another model."""
         parser = Parser(prog, " ".join(str(cls.__doc__).split()), **options)
         own = {name: (field, field.default) for name, field in cls.model_fields.items()}
         for name, (field, default) in {**own, **(others or {})}.items():
@@ -39,8 +39,7 @@ class Flags(BaseModel):
 
 
 def name_flags(message: str, names: Iterable[str]) -> str:
-    """A message with settings named as their flags are: `zero_stage` becomes `--zero-stage`. An English word is one
-    where the sentence begins with it."""
+    """A message with flags in place of settings. An English word is one at the start."""
     for name in names:
         start = r"(?<![\w.'\"/-])" if "_" in name else "^"
         flag = "--" + name.replace("_", "-")
@@ -49,7 +48,7 @@ def name_flags(message: str, names: Iterable[str]) -> str:
 
 
 def add_flag(parser: argparse._ActionsContainer, name: str, field: FieldInfo, default: Any) -> None:
-    """A flag for a field. Its value stays text, which the model checks: every refusal is worded alike."""
+    """A flag for a field. Its value stays text, which the model checks."""
     place = next((part for part in field.metadata if isinstance(part, str)), None)
     text = str(field.description)
     if place is not None:
@@ -73,7 +72,7 @@ def add_flag(parser: argparse._ActionsContainer, name: str, field: FieldInfo, de
 
 
 def metavar_of(annotation: Any) -> str:
-    """What a flag takes: a kind of value, or the words that there are to choose from."""
+    """What a flag takes: a kind of value, or words to choose from."""
     kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
     if get_origin(annotation) in (Annotated, tuple):
         return metavar_of(kinds[0])

@@ -20,31 +20,29 @@ from zerolab.apps.cli.flags import Flags
 from zerolab.errors import InputError
 from zerolab.ranks.folders import temporary_folder
 from zerolab.ranks.job import MAX_RANKS
-from zerolab.run.spec import setting
+from zerolab.run.spec import flag
 
 STANDS_FOR_TRAIN = "train_4d.py"
-"""A script that texts start, and that is not here: `zerolab train` understands its flags."""
+"""A script that texts start; `zerolab train` understands its flags."""
 USAGE = "zerolab launch SCRIPT|-m MODULE --ranks N [--FLAG VALUE ...] [-- ARGUMENTS]"
 Ranks = Annotated[int, Field(ge=1, le=MAX_RANKS)]
 
 
 class LaunchFlags(Flags):
-    """Start N processes of a script on this machine, as torchrun does: each finds RANK, LOCAL_RANK, WORLD_SIZE,
-    MASTER_ADDR and MASTER_PORT in its environment. The first that fails ends all."""
+    """Start N processes of a script, as torchrun does, with RANK ... MASTER_PORT in their environment."""
 
-    file: Annotated[str | None, "SCRIPT"] = setting("the Python file to start")
-    module: Annotated[str | None, ("-m",)] = setting("a module in its place")
-    ranks: Annotated[Ranks | None, ("--nproc-per-node",)] = setting("how many; none: 2")
-    collectives: Literal["ring", "torch", "shared", "auto"] = setting(
+    file: Annotated[str | None, "SCRIPT"] = flag("the Python file to start")
+    module: Annotated[str | None, ("-m",)] = flag("a module in its place")
+    ranks: Annotated[Ranks | None, ("--nproc-per-node",)] = flag("how many; none: 2")
+    collectives: Literal["ring", "torch", "shared", "auto"] = flag(
         "what zerolab.launch() takes in the script where it is told nothing", "auto"
     )
-    backend: Literal["gloo", "nccl"] | None = setting("gloo: no GPU is seen; nccl: one a rank")
-    world_size: Ranks | None = setting("the same as --ranks")
-    script: str | None = setting("the same as SCRIPT; --script-args: as --")
+    backend: Literal["gloo", "nccl"] | None = flag("gloo: no GPU is seen; nccl: one a rank")
+    world_size: Ranks | None = flag("the same as --ranks")
+    script: str | None = flag("the same as SCRIPT; --script-args: as --")
 
 
 def main(arguments: list[str]) -> int:
-    """Run the script; the status is that of the first rank that failed, or 0."""
     marks = ("--", "--script-args", "--script_args")
     end = next((at for at, word in enumerate(arguments) if word in marks), len(arguments))
     passed, hint = arguments[end + 1 :], "put -- before the script's own arguments"
@@ -53,18 +51,18 @@ def main(arguments: list[str]) -> int:
     script = take_one("SCRIPT", given.file, "--script", given.script)
     if (script is None) == (given.module is None):
         both = f"both a script, {script}, and a module, {given.module},"
-        raise InputError(f"{both if script else 'no script'} is given to start; give one of them")
-    if given.backend == "nccl" and torch.cuda.device_count() < ranks:
-        there = f"there are {torch.cuda.device_count()} for {ranks} ranks"
-        raise InputError(f"--backend is nccl, which needs a GPU a rank, but {there}; give gloo")
+        raise InputError(f"{both if script else 'no script'} is given to start; give one")
+    gpus = torch.cuda.device_count()
+    if given.backend == "nccl" and gpus < ranks:
+        raise InputError(f"--backend is nccl, but there are {gpus} GPUs for {ranks} ranks; give gloo")
     if script is not None and not Path(script).is_file():
         if Path(script).name != STANDS_FOR_TRAIN:
             raise InputError(f"there is no script {script!r}; name a file, or -m and a module")
         from zerolab.apps.cli.train import main as train
 
         ending.print_error(f"there is no {script} here, so zerolab train runs in its place")
-        device = {None: "auto", "gloo": "cpu", "nccl": "cuda"}[given.backend]
-        own = [f"--ranks={ranks}", f"--collective-impl={given.collectives}", f"--device={device}"]
+        own = [f"--ranks={ranks}", f"--collective-impl={given.collectives}"]
+        own += {"gloo": ["--device=cpu"], "nccl": ["--device=cuda"]}.get(given.backend or "", [])
         return train([*own, *passed])
     if given.backend == "gloo":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -73,12 +71,12 @@ def main(arguments: list[str]) -> int:
 
 
 def start(words: list[Any], ranks: int) -> int:
-    """Run a script or a module by torchrun, which takes this process over. Returns the status of the first rank that
-    failed, 128 and the number of a signal that ended it."""
+    """Run ranks by torchrun, which takes this process over; returns the first failure's status."""
     # Else torchrun warns that it sets this itself, to 1.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks)))
     os.environ["PYTHONUNBUFFERED"] = "1"
-    os.environ["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = "rank ${rank} | " if ranks > 1 else " "
+    prefix = "rank ${rank} | " if ranks > 1 else " "
+    os.environ["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = prefix
     # What it has to say of a rank that failed is said below.
     logging.disable(logging.CRITICAL)
     with temporary_folder("launch") as logs:
@@ -99,7 +97,6 @@ def start(words: list[Any], ranks: int) -> int:
 
 
 def take_one(name: str, value: Any, other: str, its: Any) -> Any:
-    """The value that has two names."""
     if value is not None and its is not None and value != its:
         said = f"{name} is {value} and {other} is {its}, but they mean the same"
         raise InputError(f"{said}; leave one of the two out")

@@ -15,12 +15,12 @@ from zerolab.apps.cli import ending
 from zerolab.errors import InputError
 
 ELSEWHERE = {
-    "--ranks": "n np nproc nprocs nproc-per-node num-processes gpus ngpus n-gpus num-gpus devices world-size",
+    "--ranks": "n np nproc nproc-per-node num-processes gpus n-gpus num-gpus devices world-size",
     "--device cuda": "gpu cuda",
     "--deepspeed-config": "deepspeed ds ds-config",
     "--zero-stage": "zero",
     "--zero-stage 3": "fsdp zero3",
-    "--max-steps, since steps are counted, not epochs": "epochs num-epochs num-train-epochs",
+    "--max-steps, since steps are counted, not epochs": "epochs num-train-epochs",
     "--max-steps": "iters max-iters iterations num-steps",
     "--lr": "learning-rate",
 }
@@ -28,8 +28,7 @@ ELSEWHERE = {
 
 
 class Parser(argparse.ArgumentParser):
-    """Python's, but what is wrong is an InputError, as is a help that nobody hears. Flags may have underscores, and are
-    written out: the beginning of one could be another's tomorrow."""
+    """Python's, but what is wrong is an InputError, and so is a help that nobody hears."""
 
     def __init__(self, prog: str, description: str, *, hint: str = "", **given: Any) -> None:
         given |= {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
@@ -45,8 +44,8 @@ class Parser(argparse.ArgumentParser):
         try:
             ending.print_output(message)
         except OSError as error:
-            why = error.strerror or error
-            raise InputError(f"this cannot be written to standard output ({why})") from None
+            why = f"({error.strerror or error})"
+            raise InputError(f"this cannot be written to standard output {why}") from None
 
     def error(self, message: str) -> NoReturn:
         nothing = r"\1 is given without a value; give one"
@@ -57,7 +56,6 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message}; {self.hint}")
 
     def _find_meant(self, word: str) -> str | None:
-        """The flag that is meant by one that there is not, or by a file without a flag."""
         known = list(self._option_string_actions)
         if not word.startswith("-"):
             ours = word.endswith(".json") and "--deepspeed-config" in known
@@ -70,9 +68,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def read_word(prog: str, about: str, words: Mapping[str, str], arguments: Sequence[str]) -> str:
-    """The first argument, which is one of these words; help says what each is for."""
+    """The first argument, one of these words; help says what each is for."""
     listed = [f"  {word:<12}{text}" for word, text in words.items()]
-    parser = Parser(prog, about, usage=f"{prog} COMMAND ...", epilog="\n".join(["commands:", *listed]))
+    usage, epilog = f"{prog} COMMAND ...", "\n".join(["commands:", *listed])
+    parser = Parser(prog, about, usage=usage, epilog=epilog)
     parser.add_argument("--version", action="version", version=f"{prog} {__version__}")
     parser.add_argument("command", nargs="?", metavar="COMMAND", help="one of those below")
     word: str = parser.parse_args(arguments[:1]).command or ""
@@ -85,7 +84,7 @@ def read_word(prog: str, about: str, words: Mapping[str, str], arguments: Sequen
 
 
 def find_nearest(word: str, words: Sequence[str]) -> str | None:
-    """Of the words one that begins with this, or has it as a part, or is spelled alike."""
+    """One that begins with this word, or has it as a part, or is spelled alike."""
     plain = word.lower().replace("_", "-")
     begin = [name for name in words if f"{name}-".startswith(f"{plain}-")]
     part = [name for name in words if plain.lstrip("-") in name.strip("-").split("-")]

@@ -21,11 +21,11 @@ from zerolab.apps.plan.describe import as_settings, described
 from zerolab.apps.plan.shapes import SHAPES
 from zerolab.errors import InputError
 from zerolab.run import RunSpec
-from zerolab.run.spec import Count, Level, Speed, setting
+from zerolab.run.spec import Count, Level, Speed, flag
 from zerolab.train.outputs import check_output, write_output
 
 
-def listed(names: Iterable[str]) -> str:
+def wrap_names(names: Iterable[str]) -> str:
     return fill(", ".join(names), 78, initial_indent="  ", subsequent_indent="  ")
 
 
@@ -44,16 +44,16 @@ SETTINGS = {
     "checkpoint_activations": False,
     "attention": "flash",
 }
-"""The settings that a plan has flags for, and what they are by default."""
+"""The settings that a plan has flags for, with their defaults."""
 EXAMPLES = f"""\
 models:
-{listed(SHAPES)};
+{wrap_names(SHAPES)};
   a config.json of Hugging Face ({", ".join(FAMILIES)}); or sizes, as
   layers=24,hidden=2048,heads=16 and, where they differ from a GPT-2's,
   vocabulary, context, kv_heads, ffn, experts, active
 
 GPUs:
-{listed(GPUS)}
+{wrap_names(GPUS)}
 
   zerolab plan --model llama-3-8b --ranks 8 --gpu H100 --recommend
 """
@@ -63,24 +63,24 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class PlanFlags(Flags):
-    """What one rank of a run holds at most, whether that fits into a GPU, what it sends, and what would fit."""
+    """What one rank of a run holds at most and sends, whether that fits into a GPU, and what would."""
 
     # The settings of the run are beside these, as they were given.
     model_config = ConfigDict(extra="allow")
 
-    model: str = setting("a name, a config.json, or sizes (see below)", ...)
-    gpu: str | None = setting("a GPU, whose memory is the limit (see below)")
-    gpu_memory: Speed | None = setting("or the limit in GB, 10^9 bytes")
-    recommend: bool = setting("pick a stage, and say why", False)
-    json_: Path | None = setting("write all to this file, too")
-    emit: str | None = setting(f"print the run for {', '.join(DIALECTS)}")
-    node_size: Count | None = setting("with --gpu: GPUs of a node; none: 8")
-    link_gbit_per_s: Speed | None = setting("gigabits a second of a card; none: 400")
-    link_latency_us: Level | None = setting("its microseconds a message; none: 14")
-    cards: Count | None = setting("network cards of a node; none: one a GPU")
-    algorithm: Literal["ring", "hierarchical", "best"] | None = setting("over nodes; none: ring")
-    reached: Share | None = setting("share of the GPU's peak that matrix products reach")
-    crossings: bool = setting("when a stage is slower than the one before it", False)
+    model: str = flag("a name, a config.json, or sizes (see below)", ...)
+    gpu: str | None = flag("a GPU, whose memory is the limit (see below)")
+    gpu_memory: Speed | None = flag("or the limit in GB, 10^9 bytes")
+    recommend: bool = flag("pick a stage, and say why", False)
+    json_: Path | None = flag("write all to this file, too")
+    emit: str | None = flag(f"print the run for {', '.join(DIALECTS)}")
+    node_size: Count | None = flag("with --gpu: GPUs of a node; none: 8")
+    link_gbit_per_s: Speed | None = flag("gigabits a second of a card; none: 400")
+    link_latency_us: Level | None = flag("its microseconds a message; none: 14")
+    cards: Count | None = flag("network cards of a node; none: one a GPU")
+    algorithm: Literal["ring", "hierarchical", "best"] | None = flag("over nodes; none: ring")
+    reached: Share | None = flag("share of its peak that products reach")
+    crossings: bool = flag("when a stage is slower than another", False)
 
 
 def main(arguments: list[str]) -> int:
@@ -165,11 +165,8 @@ def record_times(times: plan_text.StepTimes) -> dict[str, Any]:
 
 
 def emit(run: RunSpec, dialect: str, folder: str | None) -> str:
-    """The run in the words of a dialect. Raises InputError for what no emitted run does."""
     if run.attention != "flash":
-        raise InputError(
-            f"--attention is {run.attention}, and what is emitted keeps no scores; leave it out with --emit"
-        )
+        raise InputError(f"--attention is {run.attention}, and what is emitted keeps no scores; leave it out")
     settings = as_settings(run)
     if run.places.on_disk:
         if folder is None:
@@ -179,14 +176,13 @@ def emit(run: RunSpec, dialect: str, folder: str | None) -> str:
 
 
 def read(given: PlanFlags) -> tuple[RunSpec, float | None, str]:
-    """The run, the bytes of a GPU and what to call it."""
     if given.gpu is not None and given.gpu_memory is not None:
         raise InputError(f"--gpu is {given.gpu!r} and --gpu-memory {given.gpu_memory:g}; give one of the two")
     if given.recommend and given.gpu is None and given.gpu_memory is None:
         raise InputError("--recommend needs to know the GPU; give --gpu NAME or --gpu-memory GB")
     if given.gpu is None and (asked := given.model_fields_set & {*plan_text.LINKS, "reached", "crossings"}):
-        flag = "--" + min(asked).replace("_", "-")
-        raise InputError(f"{flag} is given and no GPU; give --gpu NAME")
+        name = min(asked).replace("_", "-")
+        raise InputError(f"--{name} is given and no GPU; give --gpu NAME")
     limit, gpu = None if given.gpu_memory is None else given.gpu_memory * GB, "the GPU"
     if given.gpu is not None:
         found = find_gpu(given.gpu)

@@ -24,7 +24,7 @@ LINKS = ("node_size", "link_gbit_per_s", "link_latency_us", "cards", "algorithm"
 
 
 class StepTimes:
-    """The times of a step at each stage, and where one is slower than the one before."""
+    """A step's times at each stage, and where one is slower than the one before."""
 
     def __init__(self, run: RunSpec, given: Any) -> None:
         self.run, self.gpu = run, find_gpu(given.gpu)
@@ -73,23 +73,26 @@ def describe_needs(run: RunSpec, limit: float | None, gpu: str) -> Parts:
 def tell_whether_fits(run: RunSpec, limit: float | None, gpu: str) -> str:
     needed = gpu_bytes(run)
     if limit is None:
-        return f"A GPU needs {in_gb(needed)} GB. (--gpu or --gpu-memory says whether that fits.)"
+        return f"A GPU needs {in_gb(needed)} GB. (Does that fit? Give --gpu or --gpu-memory.)"
+    there = f"the {limit / GB:g} GB of {gpu}"
     if needed <= limit:
-        return f"Fits: {in_gb(needed)} GB of the {limit / GB:g} GB of {gpu}."
+        return f"Fits: {in_gb(needed)} GB of {there}."
+    does_not = f"Does not fit: {in_gb(needed)} GB are more than {there}"
     found = advice(run, limit)
-    does_not = f"Does not fit: {in_gb(needed)} GB are more than the {limit / GB:g} GB of {gpu}"
     if found is None:
         return f"{does_not}, and no stage on up to 8192 ranks makes it fit."
-    change = " and ".join(changed(run, found))
-    return f"{does_not}. The smallest change that fits: {change}, {in_gb(gpu_bytes(found))} GB."
+    change = f"{' and '.join(changed(run, found))}, {in_gb(gpu_bytes(found))} GB"
+    return f"{does_not}. The smallest change that fits: {change}."
 
 
 def describe_recommended(run: RunSpec, chosen: RunSpec | None, why: list[str], limit: float) -> Parts:
     yield "\nRecommended: " + (f"stage {chosen.stage}" if chosen else "nothing of all this")
     yield from (f"  {reason}" for reason in why)
     base = chosen or run.but(stage=3)
-    remedies_of = {"if memory runs out": guide.against_memory, "if it is too slow": guide.against_slowness}
-    for title, remedies in remedies_of.items():
+    for title, remedies in (
+        ("if memory runs out", guide.against_memory),
+        ("if it is too slow", guide.against_slowness),
+    ):
         first = "as recommended" if chosen else "stage 3"
         before = gpu_bytes(base)
         rows: Rows = [(first, in_gb(before), "", "", in_gb(guide.traffic_bytes(base)), "")]
@@ -100,15 +103,16 @@ def describe_recommended(run: RunSpec, chosen: RunSpec | None, why: list[str], l
         if len(rows) > 1:
             columns = "change|GB|by|fits|sent, GB|and"
             yield make_table(f"{title}: each change alone", columns, rows)
-    links = [f"{seconds:.3g} s ({link})" for link, seconds in guide.seconds_on_links(base).items()]
-    yield f"On a link alone a step's bytes take {', '.join(links)}; overlap_comm hides at most this."
+    on_links = guide.seconds_on_links(base).items()
+    links = ", ".join(f"{seconds:.3g} s ({link})" for link, seconds in on_links)
+    yield f"On a link alone a step's bytes take {links}; overlap_comm hides at most this."
     for numel in (None, 500_000_000, 50_000_000):
         count, largest = guide.buckets(base, numel)
         what = "whole units (the default)" if numel is None else f"at most {numel:.0e}"
         yield f"Buckets of {what}: {count} a step, the largest of {largest:,} elements."
     if base.stage == 3:
         kept = f"{guide.kept_by_threshold(base) / GB:.4f} GB whole"
-        yield f"DeepSpeed's persistence threshold, 100,000 elements, keeps {kept}."
+        yield f"DeepSpeed's threshold of 100,000 elements keeps {kept}."
 
 
 def describe_times(times: StepTimes) -> Parts:
@@ -125,11 +129,12 @@ def describe_times(times: StepTimes) -> Parts:
     yield "Waits: for collectives, which take the wire so long."
     reached = times.machine.flop["matmul", 2].points[0][1] / 1e12
     yield f"Taken: {reached:.3g} of the data sheet's {gpu.tflop_per_s:g} TFLOP/s (--reached),"
-    links = f"{LINK_EFFICIENCY:.0%} of each link: {network.inside.gbit_per_s:g} Gbit/s inside a node"
-    if between := network.between:
-        cards = f"{network.cards} x {between.gbit_per_s:g} between nodes of {network.node_size}"
-        links += f", {cards}, {between.latency_us:g} us a message"
-    yield f"{links}. benchmarks/README.md says how far off such figures are."
+    inside, between = network.inside, network.between
+    links = f"{LINK_EFFICIENCY:.0%} of each link: {inside.gbit_per_s:g} Gbit/s inside a node"
+    if between:
+        cards = f"{network.cards} x {between.gbit_per_s:g} between nodes"
+        links += f", {cards} of {network.node_size}, {between.latency_us:g} us a message"
+    yield f"{links}. benchmarks/README.md says how far off that is."
     for crossing in times.crossings or ():
         if crossing.gbit_per_s is None:
             bandwidth = f"at no bandwidth from {LEAST_GBIT:g} to {MOST_GBIT:g} Gbit/s"
@@ -143,5 +148,4 @@ def describe_times(times: StepTimes) -> Parts:
 
 
 def in_gb(nbytes: float) -> str:
-    """GB with two digits behind the point, or more where that would be nought."""
     return f"{nbytes / GB:,.2f}" if nbytes >= GB / 100 else f"{nbytes / GB:.2g}"

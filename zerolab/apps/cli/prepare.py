@@ -10,16 +10,16 @@ from pydantic import Field
 from zerolab.apps.cli import ending
 from zerolab.apps.cli.flags import Flags
 from zerolab.data import prepare
-from zerolab.run.spec import setting
+from zerolab.run.spec import flag
 
 
 class PrepareFlags(Flags):
     """Write a text file as tokens, which zerolab train --dataset FOLDER reads."""
 
-    file: Annotated[str, "FILE"] = setting("a text file in UTF-8", ...)
-    out: Path = setting("folder to write to; made if needed", ...)
-    tokens: Literal["bytes", "chars"] = setting("what is a token", "bytes")
-    valid_fraction: Annotated[float, Field(gt=0, lt=1)] = setting("held out to validate, of the end", 0.1)
+    file: Annotated[str, "FILE"] = flag("a text file in UTF-8", ...)
+    out: Path = flag("folder to write to; made if needed", ...)
+    tokens: Literal["bytes", "chars"] = flag("what is a token", "bytes")
+    valid_fraction: Annotated[float, Field(gt=0, lt=1)] = flag("held out to validate", 0.1)
 
 
 def main(arguments: list[str]) -> int:

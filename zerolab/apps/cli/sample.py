@@ -14,19 +14,19 @@ from zerolab.data import find_dataset, read_meta
 from zerolab.data.tokenizer import Tokenizer
 from zerolab.errors import InputError
 from zerolab.models.generate import generate
-from zerolab.run.spec import Count, Seed, setting
+from zerolab.run.spec import Count, Seed, flag
 
 
 class SampleFlags(Flags):
     """Show how a trained model goes on with a text."""
 
-    folder: Annotated[Path, "FOLDER"] = setting("what zerolab train saved, or a Hugging Face folder", ...)
-    prompt: str | None = setting("how the text begins; none: with a new line")
-    tokens: Count = setting("tokens to add", 200)
-    temperature: Annotated[float, Field(ge=0)] = setting("0: always the likeliest; 1: as it says", 0.8)
-    top_k: Count | None = setting("draw among so many; none: all")
-    seed: Seed = setting("another seed, another text", 0)
-    dataset: str | None = setting("data with these tokens, where the model does not say")
+    folder: Annotated[Path, "FOLDER"] = flag("of a run, or Hugging Face's", ...)
+    prompt: str | None = flag("how the text begins; none: with a new line")
+    tokens: Count = flag("tokens to add", 200)
+    temperature: Annotated[float, Field(ge=0)] = flag("0: the likeliest; 1: as it says", 0.8)
+    top_k: Count | None = flag("draw among so many; none: all")
+    seed: Seed = flag("another seed, another text", 0)
+    dataset: str | None = flag("data with these tokens, where the model does not say")
 
 
 def main(arguments: list[str]) -> int:
@@ -34,27 +34,18 @@ def main(arguments: list[str]) -> int:
     if not given.folder.expanduser().is_dir():
         raise InputError(f"there is no folder {str(given.folder)!r}; name one that zerolab train has saved to")
     learned = load_learned(given.folder)
-    tokenizer = learned.tokenizer
-    if given.dataset is not None:
-        tokenizer = read_meta(find_dataset(given.dataset))[1]
+    tokenizer = read_meta(find_dataset(given.dataset))[1] if given.dataset else learned.tokenizer
     shape = learned.model.config
     if tokenizer is not None and tokenizer.vocab_size > shape.vocab_size:
         raise InputError(
             f"the tokenizer has {tokenizer.vocab_size} tokens and the model knows {shape.vocab_size}; give --dataset"
         )
     prompt = read_prompt(given.prompt or "\n", tokenizer, shape.vocab_size)
-    drawn = generate(
-        learned.model,
-        prompt,
-        given.tokens,
-        context=shape.max_seq_len,
-        temperature=given.temperature,
-        top_k=given.top_k,
-        known=None if tokenizer is None else tokenizer.vocab_size,
-        seed=given.seed,
-    )
-    tokens = [*prompt, *drawn]
-    ending.print_output((" ".join(map(str, tokens)) if tokenizer is None else tokenizer.decode(tokens)) + "\n")
+    options = given.model_dump(include={"temperature", "top_k", "seed"})
+    options |= {"context": shape.max_seq_len, "known": tokenizer and tokenizer.vocab_size}
+    tokens = [*prompt, *generate(learned.model, prompt, given.tokens, **options)]
+    text = " ".join(map(str, tokens)) if tokenizer is None else tokenizer.decode(tokens)
+    ending.print_output(text + "\n")
     return 0
 
 
@@ -69,7 +60,7 @@ def read_prompt(text: str, tokenizer: Tokenizer | None, vocab_size: int) -> list
     words = text.split() or ["0"]
     if not all(word.isdecimal() and int(word) < vocab_size for word in words):
         raise InputError(
-            f"--prompt is {text!r}, but nobody knows what text the model's tokens are; give their numbers, below "
-            f"{vocab_size}, or --dataset with a meta.json that names the tokenizer"
+            f"--prompt is {text!r}, but nobody knows what text the tokens are; give their "
+            f"numbers, below {vocab_size}, or --dataset with a tokenizer"
         )
     return [int(word) for word in words]

@@ -22,7 +22,7 @@ from zerolab.ranks.join import is_torchrun
 from zerolab.run import RunSpec
 
 EXAMPLES = """\
-every setting of zerolab train is one of a sweep, with one value or several:
+settings are those of zerolab train, with one value or several:
 
   # bandwidth.yaml
   zero_stage: [0, 1, 2, 3]
@@ -44,13 +44,13 @@ OWN = {
 }
 """The flags that help tells of."""
 TIMES = ("ms", "tokens/s", "comm.", "hidden", "waiting")
-MEGABYTES = "MB of a step, of the rank that has most: predicted / measured, one number where they agree"
+MEGABYTES = "MB of a step, of the rank that has most: predicted / measured"
 SIZES = ("sent", "states", "at the peak")
 ELSEWHERE = tuple(place.rstrip(":") for place in OFFLOADED)
 
 
 def main(arguments: list[str]) -> int:
-    """Run what is left of a sweep, and show its rows. The status is 1 if a case failed."""
+    """Run what is left of a sweep, and show its rows."""
     given = vars(make_parser().parse_args(arguments))
     file, out, plotted, traces = (given.pop(name) for name in ("file", "out", "plot", "traces"))
     if plotted is not None:
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
     folder = Path(out).expanduser()
     flags = {name: split_values(value) for name, value in given.items() if value is not None}
     if is_torchrun():
-        raise InputError("a sweep starts its own ranks, and torchrun has started some; leave it out")
+        raise InputError("a sweep starts its own ranks, and torchrun has started some")
     cases = make_cases(merge({} if file is None else read_file(Path(file)), flags))
     outcome = sweep(cases, folder, traces)
     ending.print_output(render(describe(cases, outcome.rows)))
@@ -82,9 +82,9 @@ def make_parser() -> Parser:
         epilog=EXAMPLES,
     )
     add = parser.add_argument
-    add("file", nargs="?", metavar="FILE.yaml", help="settings, each with a value or a list of values")
+    add("file", nargs="?", metavar="FILE.yaml", help="settings, each with a value or some")
     add("--out", metavar="FOLDER", help="where the rows are, and go")
-    add("--plot", metavar="FOLDER", help="draw the rows of a folder, and run nothing")
+    add("--plot", metavar="FOLDER", help="draw a folder's rows")
     add("--traces", action="store_true", help="keep the trace of each case, too")
     for name, what in OWN.items():
         add(f"--{name}", nargs="*", metavar="V", help=what)
@@ -94,7 +94,6 @@ def make_parser() -> Parser:
 
 
 def plot(folder: Path) -> int:
-    """Draw the rows of a folder, and name the files."""
     rows = read_rows(folder)
     if not any(row["status"] == DONE for row in rows):
         raise InputError(f"--plot: {str(folder)!r} has no finished row; name the --out of a sweep")
@@ -129,13 +128,13 @@ def merge(settings: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(cases: Sequence[SweepCase], rows: Sequence[Row]) -> Iterator[str | Table]:
-    """A line a case, twice: what a step took, what it held and sent; and why one failed."""
+    """What a step took, and what it held and sent, a line a case; and why one failed."""
     names = list(varied_names(cases))
     places = [place for place in ELSEWHERE if any(f"{place}_bytes" in row for row in rows)]
     shares = "shares of it with collectives under way, of these hidden, and waiting"
     for title, columns, cells in (
-        (f"times of a step; {shares}", TIMES, times),
-        (MEGABYTES, (*SIZES, *places), lambda row: sizes(row, places)),
+        (f"times of a step; {shares}", TIMES, format_times),
+        (MEGABYTES, (*SIZES, *places), lambda row: format_sizes(row, places)),
     ):
         lines = []
         for case, row in zip(cases, rows, strict=True):
@@ -148,7 +147,7 @@ def describe(cases: Sequence[SweepCase], rows: Sequence[Row]) -> Iterator[str | 
     yield from (f"{row['case']} failed: {row['error']}" for row in rows if row["status"] != DONE)
 
 
-def times(row: Row) -> list[str]:
+def format_times(row: Row) -> list[str]:
     shares = (row["communication_share"], row["overlap_share"], row["waiting_share"])
     percent = ["" if share is None else f"{share:.0%}" for share in shares]
     seconds = row["step_seconds_predicted"]
@@ -156,11 +155,10 @@ def times(row: Row) -> list[str]:
     return [f"{predicted}{1e3 * row['step_seconds']:.4g}", f"{row['tokens_per_s']:,.0f}", *percent]
 
 
-def sizes(row: Row, places: Sequence[str]) -> list[str]:
-    kinds = [f"{what}_bytes" for what in ("sent", "state", "peak", *places)]
-    return [pair(row.get(f"{kind}_predicted", 0), row.get(kind, 0)) for kind in kinds]
-
-
-def pair(predicted: float, measured: float) -> str:
-    one, other = (f"{nbytes / 1e6:.4g}" for nbytes in (predicted, measured))
-    return one if one == other else f"{one} / {other}"
+def format_sizes(row: Row, places: Sequence[str]) -> list[str]:
+    cells = []
+    for what in ("sent", "state", "peak", *places):
+        names = (f"{what}_bytes_predicted", f"{what}_bytes")
+        both = dict.fromkeys(f"{row.get(name, 0) / 1e6:.4g}" for name in names)
+        cells.append(" / ".join(both))
+    return cells

@@ -23,7 +23,7 @@ MIB = 2**20
 
 
 def render(parts: Iterable[str | Table]) -> str:
-    """Lines and tables, as standard output would show them, whatever brackets and colons a path has."""
+    """Lines and tables, as standard output would show them; brackets stay what they are."""
     there, kept = Console(), io.StringIO()
     plain: Any = dict.fromkeys(("markup", "emoji", "highlight"), False)
     console = Console(file=kept, width=there.width, force_terminal=there.is_terminal, **plain)
@@ -33,7 +33,7 @@ def render(parts: Iterable[str | Table]) -> str:
 
 
 def make_table(title: str, columns: str, rows: Sequence[Sequence[str]], **look: Any) -> Table:
-    """A table; columns are named with a | between. Numbers are at the right, and never broken."""
+    """A table; columns have a | between. Numbers are at the right, and never broken."""
     table = Table(title=title, title_justify="left", **look)
     for name, *cells in zip(columns.split("|"), *rows, strict=True):
         numbers = all(re.match(r"[-+\d]|$", cell) for cell in cells)
@@ -49,7 +49,6 @@ def count(number: int, noun: str) -> str:
 
 
 def text_of(report: Report) -> str:
-    """Loss and time, then traffic and memory."""
     return render(describe(report))
 
 
@@ -102,7 +101,6 @@ def with_total(kinds: ByRank, predicted: Iterable[str]) -> ByRank:
 
 
 def compare(title: str, predicted: ByRank, measured: ByRank) -> Table:
-    """A row for each kind and for ranks with the same numbers."""
     rows = []
     for kind in dict.fromkeys([*predicted, *measured]):
         seen = measured.get(kind) or [0] * len(predicted[kind])
@@ -120,7 +118,6 @@ def compare(title: str, predicted: ByRank, measured: ByRank) -> Table:
 
 
 def describe_precision(report: Report) -> str:
-    """The dtype of each state that is not fp32, and what the loss scale did."""
     dtypes, scale = report.config.dtypes, report.loss_scale
     assert dtypes is not None
     words = [f"{state} {dtype}" for state in STATES if (dtype := getattr(dtypes, state)) != "fp32"]
@@ -133,7 +130,6 @@ def describe_precision(report: Report) -> str:
 
 
 def describe_validation(losses: dict[int, float]) -> str:
-    """The first, last and lowest loss on held-out text."""
     first, last = min(losses), max(losses)
     if first == last:
         return f"validation loss {losses[first]:.4f} after step {first}"
@@ -144,7 +140,6 @@ def describe_validation(losses: dict[int, float]) -> str:
 
 
 def tabulate_peak(kinds: ByRank) -> Table:
-    """What the rank that held most held on its device at the highest moment of a step."""
     kinds = {kind: sizes for kind, sizes in kinds.items() if not kind.startswith(OFFLOADED)}
     totals = [sum(of_rank) for of_rank in zip(*kinds.values(), strict=True)]
     rank, kinds = totals.index(max(totals)), {**kinds, "total": totals}
@@ -155,7 +150,6 @@ def tabulate_peak(kinds: ByRank) -> Table:
 
 
 def tabulate_times(report: Report) -> Table:
-    """What a step's time went to, as the trace has it."""
     of_all = max(time.milliseconds for time in report.times)
     virtual = "" if report.config.world == "processes" else "virtual "
     rows = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -37,13 +38,11 @@ from zerolab.train.run import json_of, most_json_bytes, most_trace_bytes, trace_
 
 FOREIGN = "megatron "
 """Before the name of one of Megatron-LM's flags among what was parsed."""
-TERMINATED = 143
 Settings = dict[str, Any]
 
 
 def main(arguments: list[str]) -> int:
-    """Train, and hand the report over. The status is 143 where a SIGTERM ended the run after a save."""
-    # A RANK alone may be left from anything; a rank of others has been told where they meet, too.
+    # A RANK alone may be left from anything.
     speaks = not is_torchrun() or os.environ["RANK"] == "0"
     say: Callable[[object], None] = ending.print_error if speaks else lambda text: None
     nano, arguments = find_nanogpt(arguments)
@@ -54,9 +53,9 @@ def main(arguments: list[str]) -> int:
         meant = read_nanogpt(nano, read_ranks(settings, 1), torch.cuda.is_available())
         settings, notes = meant.beside(settings), [*meant.notes]
     if settings.get("resume") == "":
-        if "save_folder" not in settings:
-            raise InputError("--resume has no folder, and there is no --save-folder; name one of the two")
-        settings["resume"] = settings["save_folder"]
+        settings["resume"] = settings.get("save_folder")
+        if not settings["resume"]:
+            raise InputError("--resume has no folder, and there is no --save-folder; name one")
     if path is not None:
         settings, said, missing = add_deepspeed(settings, Path(path))
         notes = [*notes, *said]
@@ -101,14 +100,14 @@ def main(arguments: list[str]) -> int:
     if report.stopped:
         saved = f"ended by SIGTERM, after a save of step {report.step} to {config.save_folder}"
         say(f"{saved}; to go on, give the same command with --resume")
-        return TERMINATED
+        return 128 + signal.SIGTERM
     if speaks:
         hand_over(report)
     return 0
 
 
 def read_flags(arguments: list[str]) -> tuple[Settings, set[str]]:
-    """The settings that flags give, and which of Megatron-LM's were given."""
+    """The settings that flags give, and those of Megatron-LM's among them."""
     parsed = vars(make_parser().parse_args(arguments))
     settings = {name: value for name, value in parsed.items() if value is not None}
     given = [name for name in megatron.FLAGS if FOREIGN + name in settings]
@@ -125,7 +124,6 @@ def read_flags(arguments: list[str]) -> tuple[Settings, set[str]]:
 
 
 def merge(flags: Settings, others: Settings, elsewhere: str) -> Settings:
-    """Flags beside what they are elsewhere, which must not differ."""
     for name, value in flags.items():
         if name in others and not are_same(others[name], value):
             flag = f"--{name.replace('_', '-')}"
@@ -139,7 +137,7 @@ def add_deepspeed(settings: Settings, path: Path) -> tuple[Settings, list[str], 
     read, notes = reading.settings, [f"{path}: {note}" for note in reading.notes]
     if read.get("zero3_save_16bit_model") and "save_folder" not in settings:
         del read["zero3_save_16bit_model"]
-        notes.append("no weights in 16 bits are written, since there is no folder; give --save-folder")
+        notes.append("16-bit weights are not written without a folder; give --save-folder")
     return merge(settings, read, f"in {path} it is"), notes, reading.missing
 
 
@@ -151,7 +149,7 @@ def read_ranks(settings: Settings, default: int = RunSpec.model_fields["ranks"].
 
 
 def hand_over(report: Report) -> None:
-    """Show the report, write profile and trace. A DiskError at the end names what could not be."""
+    """Show the report, write profile and trace; what cannot be is a DiskError at the end."""
     lost: list[str] = []
     try:
         ending.print_output(text_of(report))
@@ -176,15 +174,14 @@ def hand_over(report: Report) -> None:
 
 
 def make_parser() -> Parser:
-    """A flag for each field of `RunSpec`; values are checked there, in one place."""
     parser = Parser(
         "zerolab train",
-        "Train a small language model on real text with ZeRO, on this machine or under torchrun.",
+        "Train a small language model on real text with ZeRO.",
         usage="zerolab train [CONFIG.py] [--FLAG VALUE ...]",
     )
     parser.add_argument("--deepspeed-config", metavar="FILE", help="a DeepSpeed configuration (JSON)")
-    nano = "a nanoGPT configuration, which may come first; --KEY=VALUE beside it, or a key that is nanoGPT's "
-    parser.add_argument("--config", metavar="FILE.py", help=f"{nano}alone, is of it")
+    nano = "a nanoGPT configuration; --KEY=VALUE beside it are its keys"
+    parser.add_argument("--config", metavar="FILE.py", help=nano)
     place: Any = parser
     for name, field in RunSpec.model_fields.items():
         if not field.exclude:
