@@ -51,7 +51,7 @@ def uncaught(error: BaseException) -> None:
 
 
 def test_a_rank_that_ends_well_closes_its_connections(done: list[str], at_end: Callable[[], None]) -> None:
-    ending.part(0)
+    ending.leave_group(0)
     at_end()
     assert done == ["destroyed"]
 
@@ -87,7 +87,7 @@ def test_a_rank_that_fails_since_another_is_gone_lets_torchrun_see_that_one_firs
 def test_a_command_that_fails_on_a_rank_leaves_with_its_status(
     done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "_run", lambda argv: 2)
+    monkeypatch.setattr(cli, "run_command", lambda argv: 2)
     monkeypatch.setattr(ending, "take_signals", lambda: None)
     with pytest.raises(Left):
         cli.main()

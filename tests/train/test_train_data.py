@@ -81,7 +81,7 @@ def test_prepare_writes_bytes_or_characters_that_come_back_as_the_text(
     ("flags", "named"),
     [
         ("no.txt --out {0}/x", ["no.txt", "give the path"]),
-        ("{1} --out {1}.d --valid-fraction 1", ["--valid-fraction is 1;", "between 0 and 1"]),
+        ("{1} --out {1}.d --valid-fraction 1", ["--valid-fraction is '1';", "less than 1"]),
         ("{1} --out {1}.d --valid-fraction some", ["--valid-fraction is 'some'"]),
         ("{1} --out {2}", ["has a data set already"]),
         ("{1} --out {1}", ["cannot be written to"]),

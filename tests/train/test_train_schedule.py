@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import torch
 from torch import nn
 
 from zerolab.apps.cli import main
-from zerolab.apps.cli.tables import text_of, validation
+from zerolab.apps.cli.tables import describe_validation, text_of
 from zerolab.collectives import phase
 from zerolab.data import Batches, load_corpus
 from zerolab.models import build
@@ -168,7 +167,7 @@ def test_report_and_profile_show_what_an_evaluation_found(
     report = evaluated[2, 0]
     first, last = report.validation_loss[0], report.validation_loss[5]
     assert f"validation loss {first:.4f} -> {last:.4f} after steps 0 and 5" in text_of(report)
-    assert validation(replace(report, validation_loss={8: 2.5})) == "validation loss 2.5000 after step 8"
+    assert describe_validation({8: 2.5}) == "validation loss 2.5000 after step 8"
     path = tmp_path / "profile.json"
     flags = "--model-size nano --seq-len 16 --ranks 1 --max-steps 2 --eval-every 1 --eval-steps 1 --profile-json"
     assert main(["train", *flags.split(), str(path)]) == 0

@@ -302,7 +302,7 @@ def test_the_last_unit_stays_on_a_gpu_until_its_backward(
 def test_the_planner_knows_that_a_gpu_gathers_the_last_unit_once() -> None:
     run = RunSpec(SHAPES["GPT-2 124M"], ranks=4, stage=3, precision="bf16", seq_len=64)
     gpus = run.but(on_gpus=True)
-    told = gpus.but(limits=Stage3Limits(reuse_numel=0))
+    told = gpus.but(max_reuse_distance=0)
     assert traffic_bytes(gpus) < traffic_bytes(told) == traffic_bytes(run)
 
 

@@ -1,6 +1,4 @@
-"""Several instances of the sharded states (hybrid sharding): the ranks of one share them out, and gradients are
-averaged over all. With S = ranks / instances, the first instance has ranks 0 to S-1, the next S to 2S-1 and so on, so
-that each machine may have one of its own."""
+"""Several instances of the sharded states (hybrid sharding): ranks 0 to S-1 have the first, S to 2S-1 the next."""
 
 from __future__ import annotations
 
@@ -13,8 +11,7 @@ from zerolab.run import RunSpec
 
 
 def split(comm: Collectives, instances: int) -> tuple[Collectives, Collectives | None]:
-    """The ranks that this one shards with, and those that hold its shards in the other instances. Every rank calls
-    this."""
+    """The ranks that this one shards with, and those with its shards. Every rank calls this."""
     if instances == 1:
         return comm, None
     size = comm.size // instances
@@ -32,8 +29,8 @@ def of_all(by_rank: dict[str, list[Any]], instances: int) -> dict[str, list[Any]
 def traffic_across(plans: Sequence[BucketPlan], run: RunSpec, skipped: bool = False) -> dict[str, list[int]]:
     """Bytes that each rank sends in a step to its like in other instances: {collective: [bytes by rank]}.
 
-    Each reduction is followed by an all-reduce of a shard, or of all shards one by one where a rank has them all; with
-    states on a disk, ranks tell each other whether theirs failed."""
+    Each reduction is followed by an all-reduce of a shard, or of all one by one where a rank has them all; with states
+    on a disk, ranks tell each other whether theirs failed."""
     instances = run.instances
     if instances == 1:
         return {}
@@ -65,6 +62,5 @@ def added(one: dict[str, list[int]], other: dict[str, list[int]]) -> dict[str, l
     names = dict.fromkeys([*one, *other])
     ranks = len(next(iter((one or other).values())))
     nothing = [0] * ranks
-    return {
-        name: [a + b for a, b in zip(one.get(name, nothing), other.get(name, nothing), strict=True)] for name in names
-    }
+    pairs = {name: zip(one.get(name, nothing), other.get(name, nothing), strict=True) for name in names}
+    return {name: [a + b for a, b in both] for name, both in pairs.items()}

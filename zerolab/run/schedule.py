@@ -1,7 +1,6 @@
-"""The learning rate of each step, a function of its number alone, so that a run that goes on has what it would have.
+"""The learning rate of each step, a function of its number alone.
 
-warmup_steps   it rises: (step + 1) / (warmup_steps + 1) of lr, for steps from 0 on; or, where warmup_shape is log,
-               by log(step + 2) / log(warmup_steps + 2), which rises steeply at first, as DeepSpeed has it
+warmup_steps   it rises: (step + 1) / (warmup_steps + 1) of lr; where warmup_shape is log, as DeepSpeed has it
 decay_steps    then it falls, by half a cosine or in a line, and is min_lr from here on
 """
 
@@ -20,11 +19,7 @@ WarmupShape = Literal["line", "log"]
 
 @dataclass(frozen=True)
 class LrSchedule:
-    """`schedule(step)` is the learning rate of a step, which are counted from 0. The warm-up has no step of rate 0.
-
-    Raises:
-        InputError: decay_steps below warmup_steps, or a min_lr above lr.
-    """
+    """`schedule(step)` is the learning rate of a step, counted from 0."""
 
     lr: float
     kind: Kind = "constant"
@@ -37,12 +32,10 @@ class LrSchedule:
         if self.kind == "constant":
             return
         if self.decay_steps < self.warmup_steps:
-            raise InputError(
-                f"decay_steps is {self.decay_steps}, within the {self.warmup_steps} steps of the warm-up; give more "
-                "decay_steps, or fewer warmup_steps"
-            )
+            within = f"within the {self.warmup_steps} steps of the warm-up"
+            raise InputError(f"decay_steps is {self.decay_steps}, {within}; give more, or fewer warmup_steps")
         if self.min_lr > self.lr:
-            raise InputError(f"min_lr is {self.min_lr:g} and lr {self.lr:g}; a schedule ends below lr, so give less")
+            raise InputError(f"min_lr is {self.min_lr:g} and lr {self.lr:g}; a schedule ends below lr")
 
     def __call__(self, step: int) -> float:
         if step < self.warmup_steps and self.warmup_shape == "log":

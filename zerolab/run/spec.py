@@ -1,12 +1,11 @@
-"""What a run is: its model and data, how it is sharded, in which dtypes and places, how it trains, saves and reports.
-
-`zerolab train` carries such a run out, `zerolab plan` predicts it, sweeps vary it, and dialects read and write it.
-"""
+"""What a run is: `train` carries it out, `plan` predicts it, sweeps vary it, dialects write it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from math import prod
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -28,32 +27,34 @@ from zerolab.models import BYTE_VOCABULARY, Config, GPT2Config, LlamaConfig, con
 from zerolab.offload.formats import check_places
 from zerolab.offload.places import NO_OFFLOAD, TIER_OF, Offload
 from zerolab.precision import PRECISIONS, LossScaler, Precision
-from zerolab.precision.recipe import find_precision
+from zerolab.precision.recipe import STATES, find_precision
 from zerolab.run.schedule import Kind, LrSchedule, WarmupShape
 from zerolab.zero.limits import Stage3Limits
 
-SEQUENCES, MOST_SEQUENCES = 12, 1 << 20
-"""Sequences of an optimizer step: by default, and at most in training, which draws each of them by itself."""
+RANKS, SEQUENCES, MOST_SEQUENCES = 2, 12, 1 << 20
+"""By default; and sequences of a step at most in training, which draws each."""
 MOST = 1 << 31
-"""Ranks, sequences or elements of a size, of which nobody has more."""
+"""Nobody has more ranks, sequences or elements."""
 ROUND = 64
 Count = Annotated[int, Field(ge=1)]
-Size = Annotated[int, Field(ge=1, lt=MOST)]
 Amount = Annotated[int, Field(ge=0)]
-Decay = Annotated[float, Field(ge=0, lt=1)]
+Most = Annotated[int, Field(ge=1, le=MOST)]
+Size = Annotated[int, Field(ge=1, lt=MOST)]
+Stage = Annotated[int, Field(ge=0, le=3)]
+Power = Annotated[int, Field(ge=0, le=127)]
+Layers = Annotated[int, Field(ge=1, le=10_000)]
+Evaluated = Annotated[int, Field(ge=1, le=1 << 20)]
+Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
 Speed = Annotated[float, Field(gt=0)]
+Level = Annotated[float, Field(ge=0)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+Seconds = Annotated[float, Field(gt=0, le=1e6)]
+Latency = Annotated[float, Field(ge=0, le=1e9)]
 Float = Literal["fp32", "bf16", "fp16"]
 Moment = Literal["fp32", "bf16", "fp16", "fp8"]
 Place = Literal["device", "host", "disk", "none", "cpu", "nvme"]
-STATE_OF = {
-    "params_dtype": "params",
-    "main_params_dtype": "main_params",
-    "grads_dtype": "grads",
-    "main_grads_dtype": "main_grads",
-    "reduce_dtype": "reduce",
-    "exp_avg_dtype": "exp_avg",
-    "exp_avg_sq_dtype": "exp_avg_sq",
-}
+Recipe = Annotated[Precision | str | None, PlainValidator(lambda given: find_precision(given) and given)]
+STATE_OF = {f"{state}_dtype": state for state in STATES}
 SIZES = ("layers", "heads", "dim", "kv_heads", "ffn_dim", "bias", "tied_head")
 SECOND_NAMES = {
     "stage": "zero_stage",
@@ -75,13 +76,13 @@ OF_LIMITS = {
     "max_live_parameters": "live_numel",
     "max_reuse_distance": "reuse_numel",
 }
-"""Settings, and what a Precision, an Offload and Stage3Limits call them."""
+"""Settings, and what a Precision, an Offload and limits call them."""
 OFFLOADS = {
     "nothing": NO_OFFLOAD,
     "optimizer": Offload("host"),
     "optimizer and parameters": Offload("host", "host"),
 }
-"""What may lie in the host's memory instead of the GPU's, by name."""
+"""What may lie in the host's memory, by name."""
 
 
 GROUPS = {
@@ -96,206 +97,146 @@ GROUPS = {
     "timeout": "reports",
     "zero_debug": "debugging",
 }
-"""The groups in which help shows settings, each by its first."""
+"""How help groups settings, by the first of each."""
 
 
-def check_precision(precision: Any) -> Any:
-    """What names a recipe, or is one. Raises InputError for another."""
-    find_precision(precision)
-    return precision
-
-
-def setting(default: Any, description: str) -> Any:
+def flag(description: str, default: Any = None) -> Any:
     """A field with its help."""
     return Field(default, description=description)
 
 
 class RunSpec(BaseModel):
-    """A run. Names of fields are the flags of `zerolab train`, descriptions their help.
+    """A run; its fields are the flags of `zerolab train`. What cannot be is an InputError.
 
-    `RunSpec(shape, ...)` begins as plans do, with 8 ranks, bf16, and one sequence of 1024 tokens a rank; without a
-    shape the model is one of ours by name and sizes. Some things have a second name, as the rest of the library calls
-    them: stage, micro_batches, micro_batch_size, instances, offload (an `Offload`, or a name in `OFFLOADS`) and limits.
-
-    Raises InputError, of one sentence, for values that there are not and for settings that contradict each other.
+    `RunSpec(shape, ...)` begins as plans do, with 8 ranks, bf16, and one sequence of 1024 tokens a rank. It also
+    takes `SECOND_NAMES`, micro_batch_size and offload.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True
+    )  # fmt: skip
 
-    zero_stage: Annotated[int, Field(ge=0, le=3)] = setting(
-        0, "what is sharded: 0 nothing, 1 optimizer, 2 +gradients, 3 all"
+    zero_stage: Stage = flag("0 shards nothing, 1 optimizer, 2 +gradients, 3 all", 0)
+    ranks: Most = flag("at most 128 here, or those that torchrun brings", RANKS)
+    collective_impl: Literal["auto", "shared", "ring", "torch"] = flag(
+        "shared memory, our rings, or torch's; auto: torch's on GPUs", "auto"
     )
-    ranks: Annotated[int, Field(ge=1, le=MOST)] = setting(
-        2, "ranks: in training at most 128 processes of this machine, or those that torchrun brings"
-    )
-    collective_impl: Literal["auto", "shared", "ring", "torch"] = setting(
-        "auto", "shared memory, our rings, or torch's; auto: shared memory on CPUs, torch's (NCCL) on GPUs"
-    )
-    seq_len: Annotated[int, Field(ge=1, le=MOST)] = setting(64, "tokens of a sequence")
-    batch_size: Annotated[int, Field(ge=1, le=MOST)] = setting(
-        SEQUENCES,
-        "sequences of an optimizer step, over all ranks and micro-batches; the default is rounded up to a "
-        "multiple of these",
-    )
-    grad_accum_steps: Count = setting(1, "micro-batches of an optimizer step")
-    max_steps: Count = setting(100, "optimizer steps, with those before a checkpoint")
-    lr: Speed = setting(1e-3, "learning rate of AdamW")
-    weight_decay: Annotated[float, Field(ge=0)] = setting(0.1, "decay of parameters with two or more dimensions")
-    beta1: Decay = setting(0.9, "decay of AdamW's first moment")
-    beta2: Decay = setting(0.999, "decay of AdamW's second moment")
-    eps: Speed = setting(1e-8, "what AdamW adds to the root of the second moment")
-    clip_norm: Annotated[float, Field(ge=0)] = setting(1.0, "global gradient norm to clip to; 0 turns clipping off")
-    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = setting(0, "seed of weights and batches")
-    reduction: Literal["reduce_scatter", "all_reduce"] = setting("reduce_scatter", "how stage 1 reduces gradients")
-    num_distributed_optimizer_instances: Count = setting(
-        1, "copies of the shards: ranks shard inside a copy and all-reduce gradients across copies"
-    )
-    defer_reduction: bool = setting(False, "reduce once a step, not every micro-batch; keeps whole gradients")
-    overlap: bool = setting(True, "reduce while backward runs, gather while forward runs")
-    prefetch: bool = setting(True, "stage 3: gather the next unit while this one computes")
-    checkpoint_activations: bool = setting(False, "recompute activations in backward")
-    bucket_numel: Count | None = setting(None, "cut units into buckets of at most so many elements")
-    device: Literal["auto", "cpu", "cuda"] = setting("auto", "where the ranks compute")
+    seq_len: Most = flag("tokens of a sequence", 64)
+    batch_size: Most = flag("sequences of a step, over all ranks", SEQUENCES)
+    grad_accum_steps: Count = flag("micro-batches of an optimizer step", 1)
+    max_steps: Count = flag("optimizer steps, with those before a checkpoint", 100)
+    lr: Speed = flag("learning rate of AdamW", 1e-3)
+    weight_decay: Level = flag("decay of matrices", 0.1)
+    beta1: Decay = flag("decay of the first moment", 0.9)
+    beta2: Decay = flag("decay of the second moment", 0.999)
+    eps: Speed = flag("added to the root of the second moment", 1e-8)
+    clip_norm: Level = flag("global gradient norm to clip to; 0: none", 1.0)
+    seed: Seed = flag("seed of weights and batches", 0)
+    reduction: Literal["reduce_scatter", "all_reduce"] = flag("at stage 1", "reduce_scatter")
+    num_distributed_optimizer_instances: Count = flag("copies of the shards", 1)
+    defer_reduction: bool = flag("reduce once a step, of whole gradients", False)
+    overlap: bool = flag("reduce and gather beside computing", True)
+    prefetch: bool = flag("stage 3: gather the next unit ahead", True)
+    checkpoint_activations: bool = flag("recompute activations in backward", False)
+    bucket_numel: Count | None = flag("elements of a bucket at most")
+    device: Literal["auto", "cpu", "cuda"] = flag("where the ranks compute", "auto")
 
-    model: Literal["llama", "gpt2"] = setting("llama", "architecture")
-    model_size: str = setting("tiny", "nano, tiny, small, medium (llama); nano, tiny, 124m ... gpt3-175b (gpt2)")
-    layers: Annotated[int, Field(ge=1, le=10_000)] | None = setting(
-        None, "blocks, in the place of the named size's; so are those below"
-    )
-    heads: Size | None = setting(None, "attention heads")
-    dim: Size | None = setting(None, "width of the hidden states, a multiple of the heads")
-    kv_heads: Size | None = setting(None, "llama: heads of keys and values; none: the size's, or heads")
-    ffn_dim: Size | None = setting(None, "llama: width of the feed-forward; none: the size's, or 8/3 dim")
-    bias: bool | None = setting(None, "gpt2: linear layers and norms have biases; none: no")
-    tied_head: bool | None = setting(None, "the head's weight is the embedding's; none: yes")
-    context: Size | None = setting(None, "longest sequence that the model can read; none: seq-len")
-    vocab_size: Size | None = setting(None, "tokens that the model knows; none: those of the data")
-    init_from: Path | None = setting(
-        None,
-        "begin with the weights of a Hugging Face folder (Llama, Mistral, Qwen2, Qwen3, GPT-2), and with their shape",
-    )
-    dropout: Decay = setting(0.0, "gpt2: share of activations that training leaves out")
-    data_mode: str = setting(EMBEDDED, "embedded, synthetic, fineweb-edu, or the path of a text file")
-    dataset: str | None = setting(
-        None, "prepared tokens instead (zerolab prepare, or nanoGPT's .bin files): a folder, or a name in data/"
-    )
-    compile: bool = setting(False, "compile the model's blocks (torch.compile)")
-    compile_backend: Literal["inductor", "aot_eager", "eager"] = setting("inductor", "what torch.compile makes of them")
+    model: Literal["llama", "gpt2"] = flag("architecture", "llama")
+    model_size: str = flag("nano, tiny, small, medium; nano, tiny, 124m ... gpt3-175b (gpt2)", "tiny")
+    layers: Layers | None = flag("blocks; if given, with what follows, not the size's")
+    heads: Size | None = flag("attention heads")
+    dim: Size | None = flag("width of the hidden states")
+    kv_heads: Size | None = flag("llama: heads of keys and values")
+    ffn_dim: Size | None = flag("llama: width of the feed-forward")
+    bias: bool | None = flag("gpt2: linear layers and norms have biases")
+    tied_head: bool | None = flag("the head's weight is the embedding's")
+    context: Size | None = flag("longest sequence that it reads")
+    vocab_size: Size | None = flag("tokens that the model knows")
+    init_from: Path | None = flag("a Hugging Face folder (Llama, Mistral, Qwen2, Qwen3, GPT-2)")
+    dropout: Decay = flag("gpt2: share of activations left out", 0.0)
+    data_mode: str = flag("embedded, synthetic, fineweb-edu, or a text file", EMBEDDED)
+    dataset: str | None = flag("prepared: a folder, or a name in data/")
+    compile: bool = flag("compile the model's blocks", False)
+    compile_backend: Literal["inductor", "aot_eager", "eager"] = flag("of torch.compile", "inductor")
 
-    precision: Annotated[Precision | str | None, PlainValidator(check_precision)] = setting(
-        None, f"dtypes of all states: {', '.join(PRECISIONS)}; none: fp32"
-    )
-    fp16: bool = setting(False, "the same as --precision fp16, with a dynamic loss scale")
-    bf16: bool = setting(False, "the same as --precision bf16")
-    fp8: bool = setting(False, "the same as --precision fp8: linear layers compute in fp8, states as in bf16")
-    fp8_backend: Literal["emulated"] = setting("emulated", "fp8 is rounded to and multiplied in bf16")
-    params_dtype: Float | None = setting(None, "parameters, as forward and backward use them")
-    main_params_dtype: Float | None = setting(None, "parameters, as the optimizer updates them")
-    grads_dtype: Float | None = setting(None, "gradients of one rank until they are reduced")
-    main_grads_dtype: Float | None = setting(None, "reduced gradients until the step")
-    reduce_dtype: Float | None = setting(None, "gradients while they travel and are added up")
-    exp_avg_dtype: Moment | None = setting(None, "Adam's first moment")
-    exp_avg_sq_dtype: Moment | None = setting(None, "Adam's second moment")
-    loss_scale: Annotated[float, Field(ge=0)] = setting(0.0, "a fixed loss scale for fp16; 0: dynamic")
-    initial_scale_power: Annotated[int, Field(ge=0, le=127)] = setting(
-        16, "the dynamic scale begins at 2 to this power"
-    )
-    loss_scale_window: Count = setting(1000, "clean steps after which the scale doubles")
-    hysteresis: Count = setting(2, "overflows until the scale is halved")
-    min_loss_scale: Speed = setting(1.0, "the scale is not halved below this")
+    precision: Recipe = flag(f"dtypes of all states: {', '.join(PRECISIONS)}; none: fp32")
+    fp16: bool = flag("the same as --precision fp16", False)
+    bf16: bool = flag("the same as --precision bf16", False)
+    fp8: bool = flag("the same as --precision fp8", False)
+    fp8_backend: Literal["emulated"] = flag("multiplied in bf16", "emulated")
+    params_dtype: Float | None = flag("parameters, as forward uses them")
+    main_params_dtype: Float | None = flag("those that are updated")
+    grads_dtype: Float | None = flag("gradients until they are reduced")
+    main_grads_dtype: Float | None = flag("reduced gradients until the step")
+    reduce_dtype: Float | None = flag("gradients while they travel")
+    exp_avg_dtype: Moment | None = flag("Adam's first moment")
+    exp_avg_sq_dtype: Moment | None = flag("Adam's second moment")
+    loss_scale: Level = flag("a fixed loss scale for fp16; 0: dynamic", 0.0)
+    initial_scale_power: Power = flag("the scale begins at 2 to this power", 16)
+    loss_scale_window: Count = flag("clean steps until it doubles", 1000)
+    hysteresis: Count = flag("overflows until it is halved", 2)
+    min_loss_scale: Speed = flag("its least", 1.0)
 
-    offload_optimizer: Place = setting("device", "where main parameters and moments rest; step on the host")
-    offload_param: Place = setting("device", "stage 3: where the shards of the parameters rest")
-    offload_path: Path | None = setting(None, "folder for what rests on the disk (DeepSpeed: nvme_path)")
-    buffer_count: Count = setting(3, "host buffers between disk and step; with 3 all of it overlaps")
-    buffer_size: Count | None = setting(None, "elements of a host buffer for parameters on disk")
-    sub_group_size: Count | None = setting(
-        None, "elements that the step updates at a time; none: 4 million, on GPUs 67 million"
-    )
-    max_in_cpu: Amount = setting(0, "elements of the parameters on disk that stay on the host")
+    offload_optimizer: Place = flag("where main parameters and moments rest", "device")
+    offload_param: Place = flag("stage 3: where parameters rest", "device")
+    offload_path: Path | None = flag("folder for what rests on the disk")
+    buffer_count: Count = flag("host buffers between disk and step", 3)
+    buffer_size: Count | None = flag("elements of a buffer for parameters on disk")
+    sub_group_size: Count | None = flag("elements updated at a time")
+    max_in_cpu: Amount = flag("of parameters on disk, elements on the host", 0)
 
-    param_persistence_threshold: Amount = setting(
-        0, "stage 3: parameters of at most so many elements stay whole on every rank"
-    )
-    prefetch_bucket_size: Amount | None = setting(
-        None, "stage 3: elements that may be gathered ahead; none: those of the next unit"
-    )
-    max_live_parameters: Amount | None = setting(
-        None, "stage 3: gather ahead and keep units only while no more elements than these are here"
-    )
-    max_reuse_distance: Amount | None = setting(
-        None,
-        "stage 3: keep a unit that is used again before units of so many elements have run; none: 0, on GPUs 1",
-    )
+    param_persistence_threshold: Amount = flag("stage 3: up to this size they stay whole", 0)
+    prefetch_bucket_size: Amount | None = flag("stage 3: elements to gather ahead")
+    max_live_parameters: Amount | None = flag("stage 3: elements here at most")
+    max_reuse_distance: Amount | None = flag("stage 3: keep what is used again so soon")
 
-    save_folder: Path | None = setting(
-        None, "folder of this run's checkpoints; the end of the run, and SIGTERM, make one"
+    save_folder: Path | None = flag("of checkpoints; the end, and SIGTERM, make one")
+    save_every: Count | None = flag("save after each so many steps, too")
+    keep: Count | None = flag("newest checkpoints to keep; none: all")
+    resume: Path | None = flag(
+        "go on from a checkpoint, or a folder's newest (alone: save-folder's, if there is one); "
+        "optimizer, schedule, dropout and batch-size are as there unless given"
     )
-    save_every: Count | None = setting(None, "save after so many steps, again and again, while training goes on")
-    keep: Count | None = setting(None, "checkpoints to keep, the newest; none: all")
-    resume: Path | None = setting(
-        None,
-        "go on from the newest checkpoint of a folder, or from the checkpoint that it is; --resume alone "
-        "takes --save-folder and begins anew where there is none yet; --max-steps is the total; --lr, --weight-decay, "
-        "--beta1, --beta2, --eps, --dropout, --batch-size and the schedule are the checkpoint's unless they are given",
-    )
-    zero3_save_16bit_model: bool = setting(
-        False, "at the end, write the whole weights in 16 bits into save-folder (model_16bit_stepN)"
-    )
+    zero3_save_16bit_model: bool = flag("at the end, write 16-bit weights, too", False)
 
-    lr_schedule: Kind = setting("constant", "how the learning rate falls after its warm-up, down to min-lr")
-    warmup_steps: Amount = setting(0, "steps in which the learning rate rises to lr")
-    warmup_shape: WarmupShape = setting("line", "how it rises: in a line, or steeply at first")
-    decay_steps: Count | None = setting(None, "steps until it is min-lr, those of the warm-up counted; none: max-steps")
-    min_lr: Annotated[float, Field(ge=0)] = setting(0.0, "the learning rate at the end of a cosine or linear schedule")
+    lr_schedule: Kind = flag("how the learning rate falls, down to min-lr", "constant")
+    warmup_steps: Amount = flag("steps in which the learning rate rises to lr", 0)
+    warmup_shape: WarmupShape = flag("how it rises", "line")
+    decay_steps: Count | None = flag("steps until it is min-lr; none: max-steps")
+    min_lr: Level = flag("the learning rate at the end", 0.0)
 
-    eval_every: Count | None = setting(
-        None, "evaluate on the held-out text before the first step, after each so many, and at the end"
-    )
-    eval_steps: Annotated[int, Field(ge=1, le=1 << 20)] = setting(
-        10, "micro-batches of an evaluation, of batch-size / grad-accum-steps sequences over all ranks"
-    )
+    eval_every: Count | None = flag("evaluate after each so many steps")
+    eval_steps: Evaluated = flag("micro-batches of an evaluation", 10)
 
-    world: Literal["processes", "lockstep", "virtual"] = setting(
+    world: Literal["processes", "lockstep", "virtual"] = flag(
+        "lockstep: one process, a virtual clock; virtual: rank 0, without values",
         "processes",
-        "lockstep: all ranks in one process, one at a time, on a virtual clock; virtual: rank 0 alone, of "
-        "up to 65536, on tensors without values",
     )
-    gflop_per_s: Speed = setting(50.0, "lockstep, virtual: billions of operations a second, a rank")
-    gbyte_per_s: Speed = setting(
-        10.0, "lockstep, virtual: billions of bytes that its operations read or write a second"
-    )
-    gbit_per_s: Speed | None = setting(None, "simulate a link of this bandwidth")
-    latency_us: Annotated[float, Field(ge=0, le=1e9)] = setting(
-        0.0, "latency of the simulated link, microseconds a message"
-    )
+    gflop_per_s: Speed = flag("with such a clock: 10^9 operations a second", 50.0)
+    gbyte_per_s: Speed = flag("with such a clock: 10^9 bytes a second of memory", 10.0)
+    gbit_per_s: Speed | None = flag("bandwidth of a simulated link")
+    latency_us: Latency = flag("its microseconds a message", 0.0)
 
-    timeout: Annotated[float, Field(gt=0, le=1e6)] | None = setting(
-        None, "seconds until a run that has not ended is reported and ended"
-    )
-    collective_timeout: Annotated[float, Field(gt=0, le=1e6)] = setting(
-        600.0, "seconds until a collective that has not ended is reported, and the run ended"
-    )
-    profile_json: Path | None = setting(None, "write losses, times, memory and traffic to this file")
-    trace: Path | None = setting(
-        None, "write what each rank did when to this file, for ui.perfetto.dev or chrome://tracing"
-    )
-    trace_steps: Count = setting(5, "steps to trace, the first ones; memory is tracked in two")
+    timeout: Seconds | None = flag("seconds until the run is reported and ended")
+    collective_timeout: Seconds = flag("the same of a collective", 600.0)
+    profile_json: Path | None = flag("write all that is measured to this file")
+    trace: Path | None = flag("write what ran when, for ui.perfetto.dev")
+    trace_steps: Count = flag("first steps to trace", 5)
 
-    zero_debug: bool = setting(False, "say what each rank keeps, and calls and bytes of each collective")
-    zero_debug_max_steps: Amount = setting(3, "say so of so many steps, the first of this run")
-    zero_debug_max_params: Amount = setting(8, "map so many parameters onto the shards at the start")
+    zero_debug: bool = flag("log what each rank keeps, calls and sends", False)
+    zero_debug_max_steps: Amount = flag("of the first so many steps", 3)
+    zero_debug_max_params: Amount = flag("and so many parameters", 8)
 
     # No flags of `zerolab train`, and in no file.
     shape: Any = Field(None, exclude=True)
-    """A model of another description, with a `name` and a `config`; None: the named one."""
+    """Another model, with a `name` and a `config`."""
     attention: Literal["flash", "eager"] = Field(
         "flash",
         exclude=True,
-        description="as planned: by a kernel that keeps no scores, as torch takes it on CPUs and GPUs, or eager",
+        description="as planned: by a kernel that keeps no scores, or eager",
     )
     on_gpus: bool = Field(False, exclude=True)
-    """Whether defaults are planned as those of ranks on GPUs (`Offload.on`, `Stage3Limits.on`)."""
+    """Whether defaults are those of GPUs."""
 
     def __init__(self, shape: Any = None, /, **settings: Any) -> None:
         if shape is not None:
@@ -307,7 +248,7 @@ class RunSpec(BaseModel):
             raise InputError(sentence_of(error)) from None
 
     def but(self, **changes: Any) -> RunSpec:
-        """The same run with other settings. Each rank's micro-batch stays, unless one is given."""
+        """The same run with other settings, but for its micro-batch unless one is given."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
         if not {"batch_size", "micro_batch_size"} & changes.keys():
             changes["micro_batch_size"] = self.micro_batch_size
@@ -318,16 +259,13 @@ class RunSpec(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _with_batch(cls, given: Any, made: ModelWrapValidatorHandler[Self]) -> Self:
-        """Second names, and a batch that the ranks divide, where nobody says one; it does not count as given, so that a
-        checkpoint's goes before it."""
-        if not isinstance(given, Mapping):
-            return made(given)
+        """A batch that is filled in is not given: a checkpoint's goes before."""
         given = first_names(given)
         if "micro_batch_size" in given:
             sequences = given.pop("micro_batch_size")
             check_count("micro_batch_size", sequences)
             if "batch_size" in given:
-                raise InputError("batch_size and micro_batch_size are both given; leave one of the two out")
+                raise InputError("batch_size and micro_batch_size are both given; leave one out")
             given["batch_size"] = _parts(given) * sequences
         if "batch_size" in given:
             return made(given)
@@ -338,83 +276,69 @@ class RunSpec(BaseModel):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         check_division(self.batch_size, self.ranks, self.grad_accum_steps)
-        if self.ranks % self.instances or (self.instances > 1 and self.stage == 0):
+        if self.ranks % self.instances:
             said = f"num_distributed_optimizer_instances is {self.instances}"
-            if self.stage == 0:
-                raise InputError(f"{said}, but stage 0 shards nothing; choose stage 1, 2 or 3, or give 1")
-            raise InputError(f"{said}, which does not divide {self.ranks} ranks; give a divisor of {self.ranks}")
+            raise InputError(f"{said}, which does not divide {self.ranks} ranks; give a divisor")
         self._check_model()
         check_places(self.stage, self.dtypes, self.places)
         _ = self.scaler
-        for names, matters, why in IDLE:
-            if not matters(self):
-                refuse_idle(self, names, why.format(run=self))
+        self._refuse_unused(UNUSED)
         if self.resume is None:
-            # Else a checkpoint may give a part of the schedule, and the whole is checked once it has.
+            # Else a checkpoint may give a part of it.
             self.check_schedule()
         return self
 
     def check_schedule(self) -> None:
-        """Raise an InputError for settings that no schedule has."""
-        if self.lr_schedule == "constant":
-            why = "the learning rate never falls; give lr_schedule cosine or linear"
-            refuse_idle(self, ("decay_steps", "min_lr"), why)
-        if not self.warmup_steps:
-            refuse_idle(self, ("warmup_shape",), "the learning rate does not warm up; give warmup_steps")
+        self._refuse_unused(UNUSED_OF_SCHEDULE)
         _ = self.schedule
+
+    def _refuse_unused(self, table: Table) -> None:
+        for names, (condition, why) in table.items():
+            matters = condition(self) if callable(condition) else attrgetter(condition)(self)
+            for name in [] if matters else names.split():
+                value = getattr(self, name)
+                if value != RunSpec.model_fields[name].default:
+                    said = repr(str(value)) if isinstance(value, Path) else value
+                    raise InputError(f"{name} is {said} but {why.format(run=self)}, or leave it out")
 
     def _check_model(self) -> None:
         if self.dataset is not None and self.data_mode != EMBEDDED:
-            raise InputError(
-                f"data_mode is {self.data_mode!r} and dataset {self.dataset!r}; a run has one, so choose one"
-            )
+            raise InputError(f"data_mode is {self.data_mode!r} and dataset {self.dataset!r}; choose one")
         shaped = ("model", "model_size", "context", *self.own_sizes)
         given = [name for name in shaped if getattr(self, name) != RunSpec.model_fields[name].default]
         if self.init_from is not None and given:
-            raise InputError(
-                f"init_from is {str(self.init_from)!r}, whose model has its own shape, and {given[0]} is "
-                f"{getattr(self, given[0])}; leave one of the two out"
-            )
+            said = f"init_from is {str(self.init_from)!r}, whose model has its own shape"
+            raise InputError(f"{said}, and {given[0]} is {getattr(self, given[0])}; leave one of the two out")
         longest = self.architecture.max_seq_len
         if self.seq_len > longest:
-            raise InputError(
-                f"{self.seq_len} tokens are more than the context of {self.model_name}, {longest}; give fewer, or "
-                "another model"
-            )
-
-    # The model.
+            most = f"the context of {self.model_name}, {longest}"
+            raise InputError(f"{self.seq_len} tokens are more than {most}; give fewer")
 
     @property
     def own_sizes(self) -> dict[str, Any]:
-        """The sizes that are given, in the place of a named one's."""
         return {name: getattr(self, name) for name in SIZES if getattr(self, name) is not None}
 
     @property
     def model_name(self) -> str:
-        """What titles and errors call the model."""
         if self.shape is not None:
             return str(self.shape.name)
         if not self.own_sizes:
             return f"{self.model} {self.model_size}"
-        return f"{self.model} {', '.join(f'{name} {value}' for name, value in self.own_sizes.items())}"
+        sizes = [f"{name} {value}" for name, value in self.own_sizes.items()]
+        return f"{self.model} {', '.join(sizes)}"
 
     @property
     def architecture(self) -> Config:
-        """The model's sizes; its vocabulary is the 256 bytes where nobody has said another."""
+        """The model's sizes; of bytes, unless there is a vocabulary."""
         if self.shape is not None:
             config: Config = self.shape.config
             return config
         if self.init_from is not None:
-            raise InputError(f"init_from is {str(self.init_from)!r}, and nobody has read the shape of its model")
-        config, given = (
-            config_of(
-                self.model,
-                self.model_size,
-                vocab_size=self.vocab_size or BYTE_VOCABULARY,
-                max_seq_len=self.context or self.seq_len,
-            ),
-            self.own_sizes,
-        )
+            raise InputError(f"init_from is {str(self.init_from)!r}, whose shape nobody has read")
+        sizes = {"vocab_size": self.vocab_size or BYTE_VOCABULARY}
+        sizes["max_seq_len"] = self.context or self.seq_len
+        config = config_of(self.model, self.model_size, **sizes)
+        given = self.own_sizes
         for name in given:
             if name not in {field.name for field in fields(config)}:
                 raise InputError(f"{name} is {given[name]}, which {self.model} does not have; leave it out")
@@ -425,24 +349,13 @@ class RunSpec(BaseModel):
                 given.setdefault("ffn_dim", -(-8 * given["dim"] // (3 * ROUND)) * ROUND)
         return replace(config, **given)
 
-    # How it is sharded, and where its states are.
-
-    @property
-    def stage(self) -> int:
-        return self.zero_stage
-
-    @property
-    def micro_batches(self) -> int:
-        return self.grad_accum_steps
+    stage = property(attrgetter("zero_stage"))
+    micro_batches = property(attrgetter("grad_accum_steps"))
+    instances = property(attrgetter("num_distributed_optimizer_instances"))
 
     @property
     def micro_batch_size(self) -> int:
-        """Sequences that a rank computes at a time."""
         return self.batch_size // (self.ranks * self.grad_accum_steps)
-
-    @property
-    def instances(self) -> int:
-        return self.num_distributed_optimizer_instances
 
     @property
     def sharing(self) -> int:
@@ -451,114 +364,97 @@ class RunSpec(BaseModel):
 
     @property
     def places(self) -> Offload:
-        """Where the states rest."""
         parts = {part: getattr(self, setting) for setting, part in OF_OFFLOAD.items()}
-        tiers = {part: TIER_OF.get(parts[part], parts[part]) for part in ("optimizer", "parameters")}
-        return Offload(**parts | tiers)
+        for part in ("optimizer", "parameters"):
+            parts[part] = TIER_OF.get(parts[part], parts[part])
+        return Offload(**parts)
 
     @property
     def limits(self) -> Stage3Limits:
-        """What stage 3 has whole, in elements."""
         return Stage3Limits(**{part: getattr(self, setting) for setting, part in OF_LIMITS.items()})
 
     @property
     def dtypes(self) -> Precision | None:
-        """The dtypes of the states; None if nothing is asked for, which is fp32."""
+        """The dtypes of the states; None if nothing is asked for: fp32."""
         asked = [name for name in ("fp16", "bf16", "fp8") if getattr(self, name)]
         asked += [f"precision {self.precision}"] if self.precision else []
         if len(asked) > 1:
-            raise InputError(f"{' and '.join(asked)} are both asked for; a run has one precision, so choose one")
+            raise InputError(f"{' and '.join(asked)} are both asked for; choose one")
         name = self.precision or (asked[0] if asked else None)
         base = find_precision(name) or Precision()
-        changes = {STATE_OF[flag]: getattr(self, flag) for flag in STATE_OF if getattr(self, flag) is not None}
+        given = {state: getattr(self, flag) for flag, state in STATE_OF.items()}
+        changes = {state: dtype for state, dtype in given.items() if dtype is not None}
         if name is None and not changes:
             return None
         if name is not None and changes.get("params", base.params) != base.params:
-            raise InputError(
-                f"{asked[0]} computes with {base.params} parameters but params_dtype is {self.params_dtype}; "
-                "leave one of the two out"
-            )
+            said = f"{asked[0]} computes with {base.params} parameters"
+            raise InputError(f"{said} but params_dtype is {self.params_dtype}; leave one of the two out")
         if "grads" in changes and "reduce" not in changes:
             changes["reduce"] = changes["grads"]
         return replace(base, **changes)
 
     @property
     def scaler(self) -> LossScaler | None:
-        """The loss scale, where the precision has fp16."""
-        if not _scales(self):
+        if self.dtypes is None or not self.dtypes.scales_loss:
             return None
         if not self.loss_scale and 2.0**self.initial_scale_power < self.min_loss_scale:
             raise InputError(
                 f"min_loss_scale is {self.min_loss_scale:g}, above the scale at the start, "
                 f"2**{self.initial_scale_power}; give a smaller min_loss_scale or a larger initial_scale_power"
             )
-        return LossScaler(
-            self.initial_scale_power, self.loss_scale_window, self.hysteresis, self.min_loss_scale,
-            static=self.loss_scale or None,
-        )  # fmt: skip
+        options = (self.loss_scale_window, self.hysteresis, self.min_loss_scale)
+        return LossScaler(self.initial_scale_power, *options, self.loss_scale or None)
 
     @property
     def schedule(self) -> LrSchedule:
-        """The learning rate by step."""
-        return LrSchedule(
-            self.lr,
-            self.lr_schedule,
-            self.warmup_steps,
-            self.decay_steps or max(self.max_steps, self.warmup_steps),
-            self.min_lr,
-            self.warmup_shape,
-        )
+        end = self.decay_steps or max(self.max_steps, self.warmup_steps)
+        kind, shape = self.lr_schedule, self.warmup_shape
+        return LrSchedule(self.lr, kind, self.warmup_steps, end, self.min_lr, shape)
 
     @property
     def link(self) -> Link | None:
         return None if self.gbit_per_s is None else Link(self.gbit_per_s, self.latency_us)
 
 
-def _scales(run: RunSpec) -> bool:
-    return run.dtypes is not None and run.dtypes.scales_loss
-
-
 AT_STAGE_3 = ("prefetch_bucket_size", "max_live_parameters", "max_reuse_distance", "prefetch")
 """Settings that no lower stage heeds."""
-IDLE: list[tuple[tuple[str, ...], Callable[[RunSpec], Any], str]] = [
-    (AT_STAGE_3, lambda run: run.stage == 3, "stage {run.stage} gathers nothing for a unit; give zero_stage 3"),
-    (
-        ("reduction",),
+Table = dict[str, tuple[str | Callable[[RunSpec], bool], str]]
+UNUSED: Table = {
+    " ".join(AT_STAGE_3): (
+        lambda run: run.stage == 3,
+        "stage {run.stage} gathers nothing for a unit; give zero_stage 3",
+    ),
+    "reduction": (
         lambda run: run.stage < 2,
-        "stage {run.stage} keeps a shard of the gradients, which a reduce-scatter brings; choose zero_stage 1",
+        "stage {run.stage} keeps a shard of the gradients; choose zero_stage 1",
     ),
-    (
-        ("offload_path",),
-        lambda run: run.places.on_disk,
-        "no state rests on the disk; give offload_optimizer or offload_param",
-    ),
-    (
-        ("loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale"),
-        _scales,
+    "num_distributed_optimizer_instances": ("stage", "stage 0 shards nothing; choose stage 1, 2 or 3"),
+    "offload_path": ("places.on_disk", "no state rests on the disk; give offload_optimizer"),
+    "loss_scale initial_scale_power loss_scale_window hysteresis min_loss_scale": (
+        "scaler",
         "no state is fp16; choose fp16",
     ),
-    (("dropout",), lambda run: isinstance(run.architecture, GPT2Config), "a llama has none; choose --model gpt2"),
-    (("compile_backend",), lambda run: run.compile, "nothing is compiled; give compile, too"),
-    (
-        ("save_every", "keep", "zero3_save_16bit_model"),
-        lambda run: run.save_folder,
-        "there is no folder to save to; give save_folder",
-    ),
-    (("eval_steps",), lambda run: run.eval_every, "nothing is evaluated; give eval_every, too"),
-    (("latency_us",), lambda run: run.gbit_per_s, "there is no simulated link; give gbit_per_s, too"),
-    (
-        ("gflop_per_s", "gbyte_per_s"),
+    "dropout": (lambda run: isinstance(run.architecture, GPT2Config), "a llama has none; choose --model gpt2"),
+    "compile_backend": ("compile", "nothing is compiled; give compile, too"),
+    "save_every keep zero3_save_16bit_model": ("save_folder", "there is no folder to save to; give save_folder"),
+    "eval_steps": ("eval_every", "nothing is evaluated; give eval_every, too"),
+    "latency_us": ("gbit_per_s", "there is no simulated link; give gbit_per_s, too"),
+    "gflop_per_s gbyte_per_s": (
         lambda run: run.world != "processes",
         "processes take the time that they take; give --world lockstep",
     ),
-    (("trace_steps",), lambda run: run.trace, "nothing is traced; give --trace FILE"),
-    (
-        ("zero_debug_max_steps", "zero_debug_max_params"),
-        lambda run: run.zero_debug,
-        "nothing is logged; give --zero-debug",
+    "trace_steps": ("trace", "nothing is traced; give --trace FILE"),
+    "zero_debug_max_steps zero_debug_max_params": ("zero_debug", "nothing is logged; give --zero-debug"),
+}
+"""Settings that matter only with another: which, or when; and why else not."""
+UNUSED_OF_SCHEDULE: Table = {
+    "decay_steps min_lr": (
+        lambda run: run.lr_schedule != "constant",
+        "the learning rate never falls; give lr_schedule cosine or linear",
     ),
-]
-"""Settings that change nothing unless something else is given: when they matter, and why else they do not."""
+    "warmup_shape": ("warmup_steps", "the learning rate does not warm up; give warmup_steps"),
+}
+"""The same, of settings that a checkpoint may give."""
 
 
 def names_in(group: str) -> list[str]:
@@ -569,17 +465,8 @@ def names_in(group: str) -> list[str]:
     return names[starts[at] : [*starts, names.index("shape")][at + 1]]
 
 
-def refuse_idle(run: RunSpec, names: tuple[str, ...], why: str) -> None:
-    """Raise an InputError for the first of these settings that is not as it is by default, where it changes nothing."""
-    for name in names:
-        value = getattr(run, name)
-        if value != RunSpec.model_fields[name].default:
-            said = repr(str(value)) if isinstance(value, Path) else value
-            raise InputError(f"{name} is {said} but {why}, or leave it out")
-
-
 def first_names(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by the names of `RunSpec`'s fields. Raises an InputError for one that is given twice."""
+    """Settings by the names of fields, each of which may be given once."""
     found: dict[str, Any] = {}
     for name, value in given.items():
         own = {SECOND_NAMES.get(name, name): value}
@@ -588,47 +475,38 @@ def first_names(given: Mapping[str, Any]) -> dict[str, Any]:
                 raise InputError(f"offload is {value!r}; choose one of {', '.join(OFFLOADS)}")
             offload = value if isinstance(value, Offload) else OFFLOADS[value]
             own = {setting: getattr(offload, part) for setting, part in OF_OFFLOAD.items()}
-        elif name == "limits":
-            own = {setting: getattr(value, part) for setting, part in OF_LIMITS.items()}
         if twice := sorted(own.keys() & found.keys()):
-            raise InputError(f"{name} is given, and {twice[0]}, too, which it says; leave one of the two out")
+            raise InputError(f"{name} is given, and {twice[0]}, too; leave one of the two out")
         found |= own
     return found
 
 
 def _parts(given: Mapping[str, Any]) -> int:
-    """Into how many parts ranks and micro-batches cut a batch."""
-    parts = 1
-    for name in ("ranks", "grad_accum_steps"):
-        value = str(given.get(name, RunSpec.model_fields[name].default))
-        parts *= int(value) if value.isdecimal() and 0 < int(value) < MOST else 1
-    return parts
+    texts = [str(given.get("ranks", RANKS)), str(given.get("grad_accum_steps", 1))]
+    return prod(int(text) for text in texts if text.isdecimal() and 0 < int(text) < MOST)
 
 
 def default_batch(given: Mapping[str, Any]) -> int:
-    """Sequences of a step of a run with these settings, where nobody says how many: a few that ranks and micro-batches
-    divide."""
+    """A few sequences that ranks and micro-batches divide."""
     parts = _parts(given)
     return -(-SEQUENCES // parts) * parts
 
 
-def wanted_of(kind: str, message: str) -> str:
-    """What a value should be, of the kind and the message of pydantic's error."""
-    if kind in ("int_parsing", "int_type", "int_from_float"):
-        return "give a whole number"
-    if kind in ("float_parsing", "float_type", "finite_number"):
-        return "give a number"
-    if kind in ("bool_parsing", "bool_type"):
-        return "give true or false"
-    return message.replace("Input should be", "it should be").rstrip(".")
+WANTED = {
+    "int": "give a whole number",
+    "float": "give a number",
+    "finite": "give a number",
+    "bool": "give true or false",
+}
+"""What a value should be, by the kind of pydantic's error."""
 
 
 def sentence_of(error: ValidationError) -> str:
-    """One sentence that names the setting, its value, and what to give."""
     first = error.errors()[0]
     if isinstance(cause := first.get("ctx", {}).get("error"), InputError):
         return str(cause)
     name = ".".join(str(part) for part in first["loc"][:1]) or "the run"
     if first["type"] == "extra_forbidden":
         return f"there is no setting {name!r}; see zerolab train --help"
-    return f"{name} is {first['input']!r}; {wanted_of(first['type'], first['msg'])}"
+    said = first["msg"].replace("Input should be", "it should be").rstrip(".")
+    return f"{name} is {first['input']!r}; {WANTED.get(first['type'].partition('_')[0], said)}"

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import born
 import psutil
 import pytest
 
@@ -40,6 +41,13 @@ REFUSED_PAGES = {
 }
 
 
+def launched(*words: object) -> subprocess.CompletedProcess[str]:
+    """`zerolab launch` in a process of its own, which torchrun takes over."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = ["-m", "zerolab", "launch", *words]
+    return born.ran(*command, text=True, capture_output=True, timeout=50, env=environment, server="own")
+
+
 def page(ranks: int, arguments: str) -> list[str]:
     start = f"launch --world-size {ranks} --backend gloo --script examples/train_4d.py --script-args"
     return [*start.split(), *arguments.split()]
@@ -55,7 +63,9 @@ def test_row_01_a_page_on_megatrons_flags_runs_as_it_is_written(
 
     def smaller(config: RunSpec, corpus: Corpus, start: Start, stop: Stop) -> Report:
         seen.append(config)
-        nano = config.model_copy(update={"model_size": "nano", "seq_len": 16})
+        # One of them in processes.
+        small = {"model_size": "nano", "seq_len": 16, "world": "processes" if config.fp16 else "lockstep"}
+        nano = config.model_copy(update=small)
         return train(nano, corpus, Start(nano), stop)
 
     monkeypatch.setattr(train_command, "train", smaller)
@@ -94,14 +104,12 @@ print("hears", sys.argv[1:], [result for result in results if result])
 
 @pytest.mark.ranks
 @pytest.mark.timeout(60)
-def test_row_01_ranks_of_a_script_meet_in_one_world_and_get_their_arguments(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_row_01_ranks_of_a_script_meet_in_one_world_and_get_their_arguments(tmp_path: Path) -> None:
     script = tmp_path / "total.py"
     script.write_text(TOTAL)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    assert main(["launch", str(script), "--ranks", "2", "--collectives", "ring", "--", "--a_b", "--", "c"]) == 0
-    out = sorted(line for line in capfd.readouterr().out.splitlines() if "hears" in line)
+    done = launched(script, "--ranks", "2", "--collectives", "ring", "--", "--a_b", "--", "c")
+    assert done.returncode == 0, done.stderr
+    out = sorted(line for line in done.stdout.splitlines() if "hears" in line)
     assert out == [f"rank {rank} | hears ['--a_b', '--', 'c'] [('RingCollectives', 3.0)]" for rank in (0, 1)]
 
 
@@ -128,12 +136,13 @@ def gone(pids: list[int]) -> bool:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(("way", "status", "said"), [("exits", 1, "status 1"), ("is killed", 137, "SIGKILL")])
 def test_row_01_the_first_rank_that_fails_ends_all_and_is_named_and_nothing_is_left(
-    way: str, status: int, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    way: str, status: int, said: str, tmp_path: Path
 ) -> None:
     script = tmp_path / "fails.py"
     script.write_text(FAILS)
-    assert main(["launch", str(script), "--ranks", "2", "--", way]) == status
-    out, err = capfd.readouterr()
+    done = launched(script, "--ranks", "2", "--", way)
+    out, err = done.stdout, done.stderr
+    assert done.returncode == status, err
     last = err.splitlines()[-1]
     assert last.startswith("zerolab launch: rank 1 ") and said in last and last.endswith("; all ranks were ended")
     assert way == "is killed" or "rank 1 | rank 1 has seen enough" in err
@@ -165,8 +174,9 @@ REFUSED = {
     "a.py -m b": "both a script, a.py, and a module, b,",
     "a.py --script b.py": "SCRIPT is a.py and --script is b.py",
     "-m a --ranks 2 --world-size 3": "--ranks is 2 and --world-size is 3",
-    "-m a --ranks 0": "--ranks is '0'; give a whole number from 1 to 128",
-    "a.py --lr 3": "--lr 3 is no flag of zerolab launch; put -- before the script's own arguments",
+    "-m a --ranks 0": "--ranks is '0'; it should be greater than or equal to 1",
+    "-m a --ranks 129": "--ranks is '129'; it should be less than or equal to 128",
+    "a.py --lr 3": "unrecognized arguments: --lr 3; put -- before the script's own arguments",
     "-m a --ranks many": "--ranks is 'many'",
     "-m a --backend nccl --ranks 128": "--backend is nccl",
 }

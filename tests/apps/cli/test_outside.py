@@ -23,6 +23,7 @@ import rank_functions as functions
 from zerolab.apps import cli
 from zerolab.apps.cli import ending
 from zerolab.apps.cli import train as train_command
+from zerolab.apps.cli.flags import name_flags
 from zerolab.course.grade import referee
 from zerolab.course.grade.submission import read_submission
 from zerolab.errors import DiskError, InputError, RankError
@@ -147,7 +148,7 @@ def test_a_full_disk_stops_the_bar_and_not_the_run() -> None:
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return train(RunSpec(ranks=1, model_size="nano", seq_len=32, max_steps=1, timeout=60.0))
+    return train(RunSpec(ranks=1, model_size="nano", seq_len=32, max_steps=1, world="lockstep"))
 
 
 def full_disk(monkeypatch: pytest.MonkeyPatch, where: Path) -> None:
@@ -298,7 +299,7 @@ def test_settings_are_named_as_their_flags_are() -> None:
         "ranks is 0; all ranks": "--ranks is 0; all ranks",
         "offload_param.device is 'x', in 'zero_stage'": "offload_param.device is 'x', in 'zero_stage'",
     }.items():
-        assert train_command.name_flags(message, names) == named
+        assert name_flags(message, names) == named
 
 
 def test_help_names_the_words_to_choose_from(capsys: pytest.CaptureFixture[str]) -> None:

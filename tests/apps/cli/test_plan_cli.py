@@ -132,12 +132,18 @@ def test_gpus_come_by_name() -> None:
             ["--model", "gpt2", "--num-distributed-optimizer-instances", "0"],
             "--num-distributed-optimizer-instances is '0'",
         ),
-        (["--model", "gpt2", "--gpu", "H100", "--node-size", "0"], "--node-size is 0; give a whole number"),
-        (["--model", "gpt2", "--gpu", "H100", "--cards", "0"], "--cards is 0; give a whole number"),
-        (["--model", "gpt2", "--gpu", "H100", "--link-gbit-per-s", "-1"], "--link-gbit-per-s is -1; give a bandwidth"),
-        (["--model", "gpt2", "--gpu", "H100", "--link-gbit-per-s", "inf"], "--link-gbit-per-s is inf"),
-        (["--model", "gpt2", "--gpu", "H100", "--link-latency-us", "nan"], "--link-latency-us is nan; give 0 or more"),
-        (["--model", "gpt2", "--gpu", "H100", "--reached", "5"], "--reached is 5; give a share of the peak"),
+        (["--model", "gpt2", "--gpu", "H100", "--node-size", "0"], "--node-size is '0'; it should be greater"),
+        (["--model", "gpt2", "--gpu", "H100", "--cards", "0"], "--cards is '0'; it should be greater"),
+        (
+            ["--model", "gpt2", "--gpu", "H100", "--link-gbit-per-s", "-1"],
+            "--link-gbit-per-s is '-1'; it should be greater than 0",
+        ),
+        (["--model", "gpt2", "--gpu", "H100", "--link-gbit-per-s", "inf"], "--link-gbit-per-s is 'inf'; give a number"),
+        (["--model", "gpt2", "--gpu", "H100", "--link-latency-us", "nan"], "--link-latency-us is 'nan'; give a number"),
+        (
+            ["--model", "gpt2", "--gpu", "H100", "--reached", "5"],
+            "--reached is '5'; it should be less than or equal to 1",
+        ),
     ],
 )
 def test_what_cannot_be_planned_is_one_sentence_and_status_2(

@@ -19,7 +19,7 @@ from zerolab.train import Report, train
 TEXT = "the quick brown fox jumps over the lazy dog; " * 60
 RUN = {
     "model": "gpt2", "model_size": "nano", "seq_len": 32, "ranks": 2, "lr": 1e-2, "max_steps": 60,
-    "lr_schedule": "cosine", "eval_every": 60, "timeout": 60.0,
+    "lr_schedule": "cosine", "eval_every": 60, "world": "lockstep",
 }  # fmt: skip
 
 

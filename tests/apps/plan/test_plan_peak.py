@@ -14,7 +14,6 @@ from zerolab.apps.plan.layout import decay_of, lay_out_model
 from zerolab.apps.plan.mixture import MixtureConfig
 from zerolab.apps.plan.trace import Work, run_once, trace_layers
 from zerolab.course.measure import measure
-from zerolab.memory import Stage3Limits
 from zerolab.models import LlamaConfig, build_model, config_of, unit_parameters
 from zerolab.offload import Offload
 from zerolab.precision import PRECISIONS
@@ -60,10 +59,10 @@ CASES = {
     "parameters on the host": BASE.but(stage=3, precision="fsdp2", offload=Offload("host", "host")),
     "small buckets": BASE.but(stage=3, bucket_numel=5000),
     "nothing prefetched": BASE.but(stage=3, prefetch=False, checkpoint_activations=True),
-    "small parameters stay": BASE.but(shape=DEEP, stage=3, precision="bf16", limits=Stage3Limits(1000)),
-    "two units come ahead": BASE.but(shape=DEEP, stage=3, limits=Stage3Limits(prefetch_numel=30_000)),
-    "few elements live": BASE.but(shape=DEEP, stage=3, limits=Stage3Limits(live_numel=20_000)),
-    "units are kept for backward": BASE.but(shape=DEEP, stage=3, limits=Stage3Limits(reuse_numel=60_000)),
+    "small parameters stay": BASE.but(shape=DEEP, stage=3, precision="bf16", param_persistence_threshold=1000),
+    "two units come ahead": BASE.but(shape=DEEP, stage=3, prefetch_bucket_size=30_000),
+    "few elements live": BASE.but(shape=DEEP, stage=3, max_live_parameters=20_000),
+    "units are kept for backward": BASE.but(shape=DEEP, stage=3, max_reuse_distance=60_000),
     "one rank": BASE.but(ranks=1, stage=3, micro_batches=2),
     "two instances": BASE.but(shape=DEEP, ranks=4, stage=3, precision="bf16", instances=2),
     "two instances, sums on all": BASE.but(

@@ -146,7 +146,7 @@ def test_plan_tells_time_by_stage_and_to_programs(tmp_path, capsys):
 def test_flags_of_time_need_a_gpu():
     with pytest.raises(InputError, match="--node-size is given and no GPU"):
         main(["--model", "llama tiny", "--node-size", "4"])
-    with pytest.raises(InputError, match="--node-size is 0"):
+    with pytest.raises(InputError, match="--node-size is '0'"):
         main(["--model", "llama tiny", "--gpu", "T4", "--node-size", "0"])
 
 

@@ -1,7 +1,7 @@
-"""How a command ends when something outside goes wrong, such as a signal or a full disk: with a sentence and a status.
+"""How a command ends when something outside goes wrong: with a sentence and a status.
 
-A signal does not end it by an exception, which could be lost on its way: ranks are ended, temporary folders are
-removed, and the process leaves at once. A run that saves checkpoints is told of its first SIGTERM, and ends by itself.
+A signal raises nothing, which could be lost on its way: ranks are ended, folders removed, and the process leaves at
+once. A run that saves checkpoints is told of its first SIGTERM.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from textwrap import shorten
 from types import FrameType
 
-INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+from zerolab.errors import ZerolabError
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LONGEST = 400
-"""Characters of an error that is not our own."""
+
 
 command = "zerolab"
 """Who speaks; with the command's name once it is known."""
@@ -26,12 +27,11 @@ _asked: list[Callable[[], None]] = []
 
 
 def take_signals() -> None:
-    """End by a line and a status when a signal asks for it; one that this process was told to ignore stays ignored."""
+    """End by a line and a status when a signal asks for it; one that is ignored stays so."""
     for number in SIGNALS:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _end)
-    # When Python goes it gives signals their defaults back; one that comes so late finds all done. Begun first, this is
-    # the last that Python does at its exit.
+    # When Python goes it gives signals their defaults back.
     atexit.register(_ignore_signals)
 
 
@@ -42,8 +42,7 @@ def _ignore_signals() -> None:
 
 @contextmanager
 def on_first_sigterm(ask: Callable[[], None]) -> Iterator[None]:
-    """While the block runs, the first SIGTERM calls `ask`, which says to whoever works that it is time to end. The
-    second ends the command at once."""
+    """While the block runs, the first SIGTERM calls `ask`. The second ends the command at once."""
     _asked.append(ask)
     try:
         yield
@@ -57,42 +56,39 @@ def _end(number: int, frame: FrameType | None) -> None:
         return
     _ignore_signals()
     try:
-        _end_ranks()
-        for stream in (sys.stdout, sys.stderr):
+        # A module that was not imported has started nothing.
+        for call in ("folders.say_farewell", "forkserver.end_server", "folders.remove_all"):
             with suppress(Exception):
-                stream.flush()
-        why = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+                room, _, name = call.partition(".")
+                getattr(sys.modules[f"zerolab.ranks.{room}"], name)()
+        with suppress(Exception):
+            sys.stdout.flush()
         with suppress(OSError):
             # A line of progress may be there on a terminal.
             start = "\n" if os.isatty(2) else ""
-            os.write(2, f"{start}{command}: {why}; all ranks were ended\n".encode())
+            line = f"{start}{command}: {in_words(number)}; all ranks were ended\n"
+            os.write(2, line.encode())
     finally:
         os._exit(128 + number)
 
 
-def _end_ranks() -> None:
-    """End the ranks and their server, and remove the temporary folders. A module that was not imported has started
-    nothing."""
-    for name, call in (("folders", "say_farewell"), ("forkserver", "end_server"), ("folders", "remove_all")):
-        with suppress(Exception):
-            getattr(sys.modules[f"zerolab.ranks.{name}"], call)()
+def in_words(number: int) -> str:
+    return "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
 
 
-def part(status: int) -> None:
-    """Leave at once with a status of failure where this process is a rank that torchrun has started and that has joined
-    the others: to end in order would be to wait for them."""
+def leave_group(status: int) -> None:
+    """Leave at once after a failure as a rank of torchrun's, without waiting for others."""
     torchrun = sys.modules.get("zerolab.ranks.join")
     if status and torchrun is not None and torchrun.made_world():
         torchrun.leave_world(status)
 
 
-def say(text: str) -> None:
-    """A line on standard error."""
+def print_error(text: object) -> None:
     with suppress(OSError, ValueError):
-        print(text, file=sys.stderr, flush=True)
+        print(f"{command}: {text}", file=sys.stderr, flush=True)
 
 
-def show(text: str) -> None:
+def print_output(text: str) -> None:
     """Write a text to standard output, to the end; raises an OSError if that cannot be."""
     if sys.stdout is None:
         raise OSError("it is closed")
@@ -106,14 +102,11 @@ def show(text: str) -> None:
         raise
 
 
-def wants_traceback() -> bool:
-    return bool(os.environ.get("ZEROLAB_TRACEBACK"))
-
-
 def in_one_sentence(error: Exception) -> str:
-    """An error that is not our own."""
-    said = " ".join(str(error).split())
-    said = said if len(said) <= LONGEST else f"{said[:LONGEST]}..."
+    """An error as it is where it is our own; else what it is, and what to do."""
+    if isinstance(error, ZerolabError):
+        return str(error)
+    said = shorten(str(error), 400, placeholder="...")
     if isinstance(error, OSError):
         named = f", for {error.filename}" if error.filename else ""
         why = f"{error.strerror or said}{named}"

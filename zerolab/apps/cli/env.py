@@ -19,9 +19,10 @@ import torch.distributed as dist
 
 from zerolab import __version__
 from zerolab.apps.cli import ending
-from zerolab.apps.cli.parser import Parser, with_dashes
+from zerolab.apps.cli.flags import Flags
 from zerolab.errors import ZerolabError
 from zerolab.offload.files import SwapFile
+from zerolab.run.spec import flag
 from zerolab.system import THINGS, has
 from zerolab.train.outputs import check_output, write_output
 
@@ -34,38 +35,45 @@ VARIABLES = (
 """Of the environment these are told, and no others: some hold secrets."""
 
 
+class EnvFlags(Flags):
+    """Report what zerolab finds on this machine, for a bug report."""
+
+    json_: Path | None = flag("write the report to this file, too, for programs")
+
+
 def main(arguments: list[str]) -> int:
-    parser = Parser(
-        prog="zerolab env",
-        description="Report what zerolab finds on this machine: versions, torch's backends, devices, cores, memory and "
-        "what the system offers. Paste it into a bug report; it names no files of yours but the temporary folder.",
-    )
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the report to this file, too, for programs")
-    given = parser.parse_args(with_dashes(arguments))
-    if given.json is not None:
-        check_output("--json", given.json, 2**16)
-    found = report()
-    ending.show(text_of(found))
-    if given.json is not None:
-        write_output("the report", given.json, json.dumps(found, indent=1) + "\n")
+    file = EnvFlags.read("zerolab env", arguments).json_
+    if file is not None:
+        check_output("--json", file, 2**16)
+    text = json.dumps(report(), indent=1) + "\n"
+    ending.print_output(text)
+    if file is not None:
+        write_output("the report", file, text)
     return 0
 
 
 def report() -> dict[str, Facts]:
-    """What there is, by subject: numbers, texts, truth values and lists of them."""
-    memory = psutil.virtual_memory()
+    memory, nccl = psutil.virtual_memory(), dist.is_nccl_available()
+    cores = len(psutil.Process().cpu_affinity()) if has("affinity") else os.cpu_count()
+    gpus = list(map(torch.cuda.get_device_properties, range(torch.cuda.device_count())))
     return {
         "versions": {"zerolab": __version__, "python": sys.version.split()[0], "torch": str(torch.__version__)},
         "system": {
             "platform": platform.platform(),
             "processor": platform.machine(),
             "cores": os.cpu_count(),
-            "cores_of_this_process": len(psutil.Process().cpu_affinity()) if has("affinity") else os.cpu_count(),
+            "cores_of_this_process": cores,
             "memory_bytes": memory.total,
             "memory_available_bytes": memory.available,
         },
-        "torch": backends(),
-        "devices": devices(),
+        "torch": {
+            "distributed": dist.is_available(),
+            "gloo": dist.is_gloo_available(),
+            "nccl": ".".join(map(str, torch.cuda.nccl.version())) if nccl and gpus else nccl,
+            "cuda": torch.version.cuda or False,
+            "threads": torch.get_num_threads(),
+        },
+        "devices": {f"cuda:{index}": f"{gpu.name}, {gpu.total_memory} bytes" for index, gpu in enumerate(gpus)},
         "places": {"memfd": has("memfd"), **temporary_folder()},
         "missing": {name: thing.instead for name, thing in THINGS.items() if not has(name)},
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
@@ -73,25 +81,8 @@ def report() -> dict[str, Facts]:
     }
 
 
-def backends() -> Facts:
-    nccl = dist.is_nccl_available()
-    return {
-        "distributed": dist.is_available(),
-        "gloo": dist.is_gloo_available(),
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if nccl and torch.cuda.is_available() else nccl,
-        "cuda": torch.version.cuda or False,
-        "threads": torch.get_num_threads(),
-    }
-
-
-def devices() -> Facts:
-    """Each GPU with its memory; none on a machine of CPUs alone."""
-    found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    return {f"cuda:{index}": f"{gpu.name}, {gpu.total_memory} bytes" for index, gpu in enumerate(found)}
-
-
 def temporary_folder() -> Facts:
-    """Where things rest on disk unless a run says otherwise, and whether their bytes go past the page cache."""
+    """Where things rest on disk by default, and whether their bytes go past the page cache."""
     folder = tempfile.gettempdir()
     try:
         file = SwapFile(folder, "env", [1])
@@ -103,13 +94,10 @@ def temporary_folder() -> Facts:
 
 
 def packages() -> Facts:
-    """What zerolab and its extras ask for: installed versions, or None."""
-    try:
-        asked = metadata.requires("zerolab") or []
-    except metadata.PackageNotFoundError:
-        return {}
-    names = dict.fromkeys(re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in asked)
-    return {name: version_of(name) for name in sorted(names) if name != "zerolab"}
+    """Versions of what zerolab and its extras ask for, or None; nothing of a bare checkout."""
+    asked = (metadata.requires("zerolab") or []) if version_of("zerolab") else []
+    names = {re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in asked}
+    return {name: version_of(name) for name in sorted(names - {"zerolab"})}
 
 
 def version_of(package: str) -> str | None:
@@ -117,21 +105,3 @@ def version_of(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def text_of(found: dict[str, Facts]) -> str:
-    """The report for people: a subject, and its facts indented below it, so that it may be pasted anywhere."""
-    lines: list[str] = []
-    for subject, facts in found.items():
-        lines.append(subject)
-        width = max(map(len, facts), default=0)
-        lines += [f"  {name:<{width}}  {words(name, value)}" for name, value in facts.items()] or ["  none"]
-    return "\n".join(lines) + "\n"
-
-
-def words(name: str, value: Any) -> str:
-    if value is None:
-        return "not installed"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:,} ({value / 2**30:.1f} GiB)" if name.endswith("_bytes") else str(value)

@@ -1,145 +1,93 @@
-"""Python's parser of flags, but what it has to say is heard, or leads to a sentence and a status."""
+"""Python's parser of flags, but what it has to say is heard, or is one sentence."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import IO, Annotated, Any, Literal, NoReturn, get_args, get_origin
+from textwrap import fill
+from typing import Any, NoReturn
 
+from zerolab import __version__
 from zerolab.apps.cli import ending
-
-MISUSED = 2
-REWORDED = (
-    (r"argument (\S+): invalid int value: ('.*')", r"\1 is \2; give a whole number"),
-    (r"argument (\S+): invalid float value: ('.*')", r"\1 is \2; give a number"),
-    (r"argument (\S+): invalid choice: ('.*') \(choose from (.*)\)", r"\1 is \2; give one of \3"),
-    (r"argument (\S+): expected one argument", r"\1 is given without a value; give one"),
-)
-"""What Python says of a flag's value, and what we say."""
+from zerolab.errors import InputError
 
 ELSEWHERE = {
-    **dict.fromkeys(
-        ("n", "np", "nproc", "nprocs", "nproc-per-node", "num-processes", "gpus", "ngpus", "n-gpus", "n-gpu",
-         "num-gpus", "devices", "world-size"),
-        "--ranks",
-    ),
-    **dict.fromkeys(("gpu", "cuda"), "--device cuda"),
-    **dict.fromkeys(("deepspeed", "ds", "ds-config"), "--deepspeed-config"),
-    "zero": "--zero-stage",
-    **dict.fromkeys(("fsdp", "zero3"), "--zero-stage 3"),
-    **dict.fromkeys(("epochs", "num-epochs", "num-train-epochs"), "--max-steps, since steps are counted, not epochs"),
-    **dict.fromkeys(("iters", "max-iters", "iterations", "num-steps"), "--max-steps"),
-    "learning-rate": "--lr",
-}  # fmt: skip
-"""What other tools call a flag, without its dashes, and the flag that is meant here."""
+    "--ranks": "n np nproc nproc-per-node num-processes gpus n-gpus num-gpus devices world-size",
+    "--device cuda": "gpu cuda",
+    "--deepspeed-config": "deepspeed ds ds-config",
+    "--zero-stage": "zero",
+    "--zero-stage 3": "fsdp zero3",
+    "--max-steps, since steps are counted, not epochs": "epochs num-train-epochs",
+    "--max-steps": "iters max-iters iterations num-steps",
+    "--lr": "learning-rate",
+}
+"""A flag, and what other tools call it."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose help, usage and version end with status 2 where nobody hears them. A flag is written out: the
-    beginning of one could be another's tomorrow."""
+    """Python's, but what is wrong is an InputError, and so is a help that nobody hears."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(allow_abbrev=False, **given)
-        self.also: Sequence[str] = ()
-        """Words, beside its flags, that somebody may have meant."""
+    def __init__(self, prog: str, description: str, *, hint: str = "", **given: Any) -> None:
+        given |= {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
+        super().__init__(prog, description=fill(description), **given)
+        self.hint = hint or f"{prog} --help lists what there is"
 
-    def print_help(self, file: IO[str] | Any = None) -> None:
-        self.show("help", self.format_help())
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        words = sys.argv[1:] if args is None else args
+        dashed = [re.sub("^--[^=]+", lambda flag: flag[0].replace("_", "-"), word) for word in words]
+        return super().parse_known_args(dashed, namespace)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        try:
+            ending.print_output(message)
+        except OSError as error:
+            why = f"({error.strerror or error})"
+            raise InputError(f"this cannot be written to standard output {why}") from None
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong with the flags, in a sentence, on whichever stream is heard."""
-        for said, ours in REWORDED:
-            message = re.sub(said, ours, message)
-        ending.say(f"{self.prog}: {message}{self._meant(message)}; {self.prog} --help lists what there is")
-        raise SystemExit(MISUSED)
+        nothing = r"\1 is given without a value; give one"
+        message = re.sub("argument (.*): expected one argument", nothing, message)
+        if message.startswith("unrecognized arguments: "):
+            near = self._find_meant(message.split()[2])
+            message += f" (did you mean {near}?)" if near else ""
+        raise InputError(f"{message}; {self.hint}")
 
-    def _meant(self, message: str) -> str:
-        """The flag that is meant by one that there is not, or is nearest to it; what a file without a flag is for."""
-        if not message.startswith("unrecognized arguments: "):
-            return ""
-        word, known = message.split()[2], [*self.also, *self._option_string_actions]
+    def _find_meant(self, word: str) -> str | None:
+        known = list(self._option_string_actions)
         if not word.startswith("-"):
             ours = word.endswith(".json") and "--deepspeed-config" in known
-            return f" (did you mean --deepspeed-config {word}?)" if ours else ""
+            return f"--deepspeed-config {word}" if ours else None
         name = word.partition("=")[0].lstrip("-")
-        meant = ELSEWHERE.get(name.lower().replace("_", "-"), "")
-        near = meant if re.split("[ ,]", meant)[0] in known else nearest(f"--{name}", known)
-        return f" (did you mean {near}?)" if near else ""
-
-    def show(self, what: str, text: str) -> None:
-        """Write to standard output, or say why that cannot be."""
-        try:
-            ending.show(text)
-        except OSError as error:
-            why = error.strerror or error
-            ending.say(f"{self.prog}: the {what} cannot be written to standard output ({why})")
-            raise SystemExit(MISUSED) from None
+        for flag, theirs in ELSEWHERE.items():
+            if name.lower() in theirs.split() and re.split("[ ,]", flag)[0] in known:
+                return flag
+        return find_nearest(f"--{name}", known)
 
 
-def nearest(word: str, words: Sequence[str]) -> str | None:
-    """Of the words, the one that was meant: one that begins with this one, else one that has it as a part, else one
-    that is spelled alike."""
-    plain, known = word.lower().replace("_", "-"), dict[str, str]()
-    for name in words:
-        known.setdefault(name.lower().replace("_", "-"), name)
-    if plain in known:
-        return known[plain]
-    begin = [name for name in known if name.startswith(plain + "-")]
-    part = [name for name in known if plain.lstrip("-") in name.strip("-").split("-")]
-    whole = begin or part or [name for name in known if name.startswith(plain)]
-    alike = get_close_matches(plain, known, n=1, cutoff=0.75)
-    return known[min(whole, key=len)] if whole else known[alike[0]] if alike else None
+def read_word(prog: str, about: str, words: Mapping[str, str], arguments: Sequence[str]) -> str:
+    """The first argument, one of these words; help says what each is for."""
+    listed = [f"  {word:<12}{text}" for word, text in words.items()]
+    usage, epilog = f"{prog} COMMAND ...", "\n".join(["commands:", *listed])
+    parser = Parser(prog, about, usage=usage, epilog=epilog)
+    parser.add_argument("--version", action="version", version=f"{prog} {__version__}")
+    parser.add_argument("command", nargs="?", metavar="COMMAND", help="one of those below")
+    word: str = parser.parse_args(arguments[:1]).command or ""
+    if word in words:
+        return word
+    near = word and find_nearest(word, list(words))
+    what = f"there is no command {word!r}" if word else "no command is given"
+    meant = f" (did you mean {near}?)" if near else ""
+    parser.error(f"{what}{meant}; give one of {', '.join(words)}")
 
 
-def name_flags(message: str, names: Iterable[str]) -> str:
-    """A message with settings named as their flags are: `zero_stage` becomes `--zero-stage`. A name that is an English
-    word, too, is a setting where the sentence begins with it."""
-    for name in names:
-        start = r"(?<![\w.'\"/-])" if "_" in name else "^"
-        message = re.sub(rf"{start}{name}(?![\w'\"/-]|\.\w|\s*=)", "--" + name.replace("_", "-"), message)
-    return message
-
-
-def with_dashes(arguments: Sequence[str]) -> list[str]:
-    """Arguments whose flags are written with dashes: --max_steps=2 is --max-steps=2. Values stay as they are."""
-    words = []
-    for word in arguments:
-        flag, equals, value = word.partition("=")
-        words.append((flag.replace("_", "-") if flag.startswith("--") else flag) + equals + value)
-    return words
-
-
-def add_flag(parser: argparse._ActionsContainer, name: str, field: Any, default: Any) -> None:
-    """A flag of a setting of a run, whose value is checked by `RunSpec`, in one place."""
-    flag = "--" + name.replace("_", "-")
-    text = f"{field.description} (default: {'none' if default is None else default})"
-    if name == "resume":
-        parser.add_argument(flag, dest=name, default=None, nargs="?", const="", metavar="FOLDER", help=text)
-    elif field.annotation in (bool, bool | None):
-        parser.add_argument(flag, dest=name, action=argparse.BooleanOptionalAction, default=None, help=text)
-    else:
-        # Numbers stay text until pydantic reads them, so that every refusal is worded alike.
-        parser.add_argument(flag, dest=name, default=None, metavar=metavar(field.annotation), help=text)
-
-
-def metavar(annotation: Any) -> str:
-    """What a flag takes: a kind of value, or the words that there are to choose from."""
-    if get_origin(annotation) is Annotated:
-        return metavar(get_args(annotation)[0])
-    if get_origin(annotation) is Literal:
-        return "|".join(map(str, get_args(annotation)))
-    kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
-    if kinds:
-        return "|".join(dict.fromkeys(map(metavar, kinds)))
-    return {"int": "N", "float": "X", "Path": "FILE"}.get(annotation.__name__, "NAME")
-
-
-class Version(argparse.Action):
-    """The flag `--version`: shows the version, which is its `const`, and ends."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *given: Any) -> NoReturn:
-        assert isinstance(parser, Parser)
-        parser.show("version", f"{parser.prog} {self.const}\n")
-        raise SystemExit(0)
+def find_nearest(word: str, words: Sequence[str]) -> str | None:
+    """One that begins with this word, or has it as a part, or is spelled alike."""
+    plain = word.lower().replace("_", "-")
+    begin = [name for name in words if f"{name}-".startswith(f"{plain}-")]
+    part = [name for name in words if plain.lstrip("-") in name.strip("-").split("-")]
+    alike = get_close_matches(plain, words, n=1, cutoff=0.75)
+    found = begin or part or [name for name in words if name.startswith(plain)] or alike
+    return min(found, key=len, default=None)

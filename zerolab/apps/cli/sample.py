@@ -2,98 +2,52 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from zerolab.apps.cli import ending
-from zerolab.apps.cli.parser import Parser
+from zerolab.apps.cli.flags import Flags
 from zerolab.apps.interop.huggingface.whole import load_learned
 from zerolab.data import find_dataset, read_meta
 from zerolab.data.tokenizer import Tokenizer
 from zerolab.errors import InputError
 from zerolab.models.generate import generate
+from zerolab.run.spec import Count, Seed, flag
+
+
+class SampleFlags(Flags):
+    """Show how a trained model goes on with a text."""
+
+    folder: Annotated[Path, "FOLDER"] = flag("of a run, or Hugging Face's", ...)
+    prompt: str | None = flag("how the text begins; none: with a new line")
+    tokens: Count = flag("tokens to add", 200)
+    temperature: Annotated[float, Field(ge=0)] = flag("0: the likeliest; 1: as it says", 0.8)
+    top_k: Count | None = flag("draw among so many; none: all")
+    seed: Seed = flag("another seed, another text", 0)
+    dataset: str | None = flag("data with these tokens, where the model does not say")
 
 
 def main(arguments: list[str]) -> int:
-    given = make_parser().parse_args(arguments)
-    count = whole("--tokens", given.tokens, 1)
-    temperature = number("--temperature", given.temperature)
-    top_k = None if given.top_k is None else whole("--top-k", given.top_k, 1)
-    seed = whole("--seed", given.seed, 0)
+    given = SampleFlags.read("zerolab sample", arguments)
     if not given.folder.expanduser().is_dir():
         raise InputError(f"there is no folder {str(given.folder)!r}; name one that zerolab train has saved to")
     model, tokenizer = load_learned(given.folder)
-    if given.dataset is not None:
+    if given.dataset:
         tokenizer = read_meta(find_dataset(given.dataset))[1]
     shape = model.config
     if tokenizer is not None and tokenizer.vocab_size > shape.vocab_size:
         raise InputError(
-            f"the tokenizer has {tokenizer.vocab_size} tokens and the model knows {shape.vocab_size}; give "
-            "--dataset the data that it was trained on"
+            f"the tokenizer has {tokenizer.vocab_size} tokens and the model knows {shape.vocab_size}; give --dataset"
         )
-    prompt = read_prompt(given.prompt, tokenizer, shape.vocab_size)
-    drawn = generate(
-        model,
-        prompt,
-        count,
-        context=shape.max_seq_len,
-        temperature=temperature,
-        top_k=top_k,
-        known=None if tokenizer is None else tokenizer.vocab_size,
-        seed=seed,
-    )
-    tokens = [*prompt, *drawn]
-    ending.show((" ".join(map(str, tokens)) if tokenizer is None else tokenizer.decode(tokens)) + "\n")
+    prompt = read_prompt(given.prompt or "\n", tokenizer, shape.vocab_size)
+    options = given.model_dump(include={"temperature", "top_k", "seed"})
+    options |= {"context": shape.max_seq_len, "known": tokenizer and tokenizer.vocab_size}
+    tokens = [*prompt, *generate(model, prompt, given.tokens, **options)]
+    text = " ".join(map(str, tokens)) if tokenizer is None else tokenizer.decode(tokens)
+    ending.print_output(text + "\n")
     return 0
-
-
-def make_parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="zerolab sample",
-        description="Show how a trained model goes on with a text. It is read into one process, whatever stage and "
-        "number of ranks it was trained with.",
-    )
-    parser.add_argument(
-        "folder",
-        metavar="FOLDER",
-        type=Path,
-        help="what zerolab train saved (--save-folder; the newest checkpoint is taken, or the one that it is), or a "
-        "Hugging Face folder of one of these models, such as zerolab checkpoint consolidate --huggingface writes",
-    )
-    parser.add_argument("--prompt", metavar="TEXT", default="\n", help="how the text begins (default: a new line)")
-    parser.add_argument("--tokens", metavar="N", default="200", help="tokens to add (default: 200)")
-    parser.add_argument(
-        "--temperature",
-        metavar="T",
-        default="0.8",
-        help="0: always the likeliest token; 1: as the model says (default: 0.8)",
-    )
-    parser.add_argument("--top-k", metavar="K", default=None, help="draw among the K likeliest tokens (default: all)")
-    parser.add_argument("--seed", metavar="S", default="0", help="another seed, another text (default: 0)")
-    parser.add_argument(
-        "--dataset",
-        metavar="NAME",
-        default=None,
-        help="data whose tokens these are, a folder or a name in data/, where the model does not say; without any, "
-        "--prompt and what is shown are the tokens' numbers",
-    )
-    return parser
-
-
-def whole(flag: str, text: str, least: int) -> int:
-    if not text.isdecimal() or not least <= int(text) < 1 << 63:
-        raise InputError(f"{flag} is {text!r}; give a whole number of at least {least}")
-    return int(text)
-
-
-def number(flag: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise InputError(f"{flag} is {text!r}; give a number of at least 0")
-    return value
 
 
 def read_prompt(text: str, tokenizer: Tokenizer | None, vocab_size: int) -> list[int]:
@@ -107,7 +61,7 @@ def read_prompt(text: str, tokenizer: Tokenizer | None, vocab_size: int) -> list
     words = text.split() or ["0"]
     if not all(word.isdecimal() and int(word) < vocab_size for word in words):
         raise InputError(
-            f"--prompt is {text!r}, but nobody knows what text the model's tokens are; give their numbers, below "
-            f"{vocab_size}, or --dataset with a meta.json that names the tokenizer"
+            f"--prompt is {text!r}, but nobody knows what text the tokens are; give their "
+            f"numbers, below {vocab_size}, or --dataset with a tokenizer"
         )
     return [int(word) for word in words]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from zerolab.apps.cli import ending
-from zerolab.apps.cli.parser import Parser, with_dashes
-from zerolab.apps.cli.tables import rendered
+from zerolab.apps.cli.parser import Parser
+from zerolab.apps.cli.tables import make_table, render
 from zerolab.apps.sweep import SweepCase, make_cases, read_file, sweep
 from zerolab.apps.sweep.cases import CASES, MODELS, SHARED, SHORT, entries_of, varied_names
 from zerolab.apps.sweep.rows import DONE, LINES, TABLE, Row, read_rows
@@ -23,7 +22,7 @@ from zerolab.ranks.join import is_torchrun
 from zerolab.run import RunSpec
 
 EXAMPLES = """\
-every setting of zerolab train is one of a sweep, in the file and as a flag, with one value or with several:
+settings are those of zerolab train, with one value or several:
 
   # bandwidth.yaml
   zero_stage: [0, 1, 2, 3]
@@ -31,145 +30,135 @@ every setting of zerolab train is one of a sweep, in the file and as a flag, wit
   world: lockstep
   max_steps: 4
 
-examples:
-  zerolab sweep bandwidth.yaml --out sweeps/bandwidth
-  zerolab sweep --plot sweeps/bandwidth
-  zerolab sweep --stages 0,3 --models nano,gpt2:nano --ranks 2,4 --max-steps 6 --out sweeps/small
+  zerolab sweep bandwidth.yaml --stages 2,3 --out sweeps/bandwidth
 """
+OWN = {
+    "stages": "ZeRO stages (zero_stage)",
+    "models": "sizes, as nano, or gpt2:nano",
+    "ranks": "how many ranks",
+    "bandwidth": "gigabits a second of a link; none: no link",
+    "latency": "its microseconds a message",
+    "precision": "recipes of dtypes",
+    "wire": "simulated, or shaped by the kernel (Linux)",
+    "hosts": "shaped: how many hosts there are; none: one a rank",
+}
+"""The flags that help tells of."""
 TIMES = ("ms", "tokens/s", "comm.", "hidden", "waiting")
-MEGABYTES = "MB of a step, of the rank that has most: predicted / measured, or one number where these digits agree"
+MEGABYTES = "MB of a step, of the rank that has most: predicted / measured"
 SIZES = ("sent", "states", "at the peak")
 ELSEWHERE = tuple(place.rstrip(":") for place in OFFLOADED)
-FAILED = 1
 
 
 def main(arguments: list[str]) -> int:
-    """Run what is left of a sweep, and show its rows. The status is 1 if a case failed."""
-    given = vars(make_parser().parse_args(with_dashes(arguments)))
+    """Run what is left of a sweep, and show its rows."""
+    given = vars(make_parser().parse_args(arguments))
     file, out, plotted, traces = (given.pop(name) for name in ("file", "out", "plot", "traces"))
     if plotted is not None:
-        beside = {"FILE.yaml": file, "out": out, "traces": traces or None, **given}
-        others = [name for name, value in beside.items() if value is not None]
-        if others:
-            raise InputError(f"--plot draws what is there and runs nothing; leave out {others[0]}")
+        for name, value in {"FILE.yaml": file, "out": out, "traces": traces or None, **given}.items():
+            if value is not None:
+                raise InputError(f"--plot draws what is there and runs nothing; leave out {name}")
         return plot(Path(plotted).expanduser())
     if out is None:
         raise InputError("there is no --out; name a folder for the rows")
     folder = Path(out).expanduser()
-    flags = {name: words(value) for name, value in given.items() if value is not None}
+    flags = {name: split_values(value) for name, value in given.items() if value is not None}
     if is_torchrun():
-        raise InputError("a sweep starts its own ranks, and torchrun has started some; call it without torchrun")
-    cases = make_cases(together({} if file is None else read_file(Path(file)), flags))
+        raise InputError("a sweep starts its own ranks, and torchrun has started some")
+    cases = make_cases(merge({} if file is None else read_file(Path(file)), flags))
     outcome = sweep(cases, folder, traces)
-    ending.show(rendered(lambda console: show(console, cases, outcome.rows)))
-    count, failed = len(cases), len(outcome.failed)
-    ending.show(
-        f"{count} cases: {count - outcome.ran} were there, {outcome.ran} run now, {failed} failed; "
-        f"{folder / LINES} and {folder / TABLE} have all figures\n"
-    )
-    return FAILED if failed else 0
+    ending.print_output(render(describe(cases, outcome.rows)))
+    there = len(cases) - outcome.ran
+    counts = f"{there} were there, {outcome.ran} run now, {len(outcome.failed)} failed"
+    files = f"{folder / LINES} and {folder / TABLE}"
+    ending.print_output(f"{len(cases)} cases: {counts}; {files} have all figures\n")
+    return 1 if outcome.failed else 0
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     parser = Parser(
-        prog="zerolab sweep",
+        "zerolab sweep",
+        "Train once for each combination of settings. What the folder has is not run again.",
         usage="zerolab sweep [FILE.yaml] [--SETTING VALUE[,VALUE ...] ...] --out FOLDER",
-        description="Train once for each combination of settings, and keep predicted figures beside measured ones: a "
-        "row a\ncase. What the folder has is not run again, so a sweep that was ended goes on by the same command.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("file", nargs="?", metavar="FILE.yaml", help="settings, each with a value or a list of values")
+    add("file", nargs="?", metavar="FILE.yaml", help="settings, each with a value or some")
     add("--out", metavar="FOLDER", help="where the rows are, and go")
-    add("--plot", metavar="FOLDER", help="draw the rows that are in a folder, into its folder plots, and run nothing")
-    add("--traces", action="store_true", help="keep the trace of each case in the folder's traces/KEY.json")
-    for name, what in {
-        "stages": "ZeRO stages (zero_stage)",
-        "models": "sizes, as nano, or gpt2:nano (model, model_size)",
-        "ranks": "how many ranks",
-        "bandwidth": "links by gigabits a second (gbit_per_s); none: no link",
-        "latency": "their microseconds a message (latency_us)",
-        "precision": "recipes of dtypes",
-    }.items():
+    add("--plot", metavar="FOLDER", help="draw a folder's rows")
+    add("--traces", action="store_true", help="keep the trace of each case, too")
+    for name, what in OWN.items():
         add(f"--{name}", nargs="*", metavar="V", help=what)
-    add("--wire", nargs="*", metavar="V", help="simulated, or shaped by the kernel between network namespaces (Linux)")
-    add("--hosts", nargs="*", metavar="V", help="shaped: how many hosts the ranks are on (one a rank)")
-    for name in RunSpec.model_fields.keys() - {"ranks", "precision"} - {*SHARED}:
+    for name in RunSpec.model_fields.keys() - {*SHARED, *OWN}:
         add(f"--{name.replace('_', '-')}", dest=name, nargs="*", help=argparse.SUPPRESS)
     return parser
 
 
 def plot(folder: Path) -> int:
-    """Draw the rows of a folder, and name the files."""
     rows = read_rows(folder)
     if not any(row["status"] == DONE for row in rows):
         raise InputError(f"--plot: {str(folder)!r} has no finished row; name the --out of a sweep")
-    try:
-        from zerolab.apps.sweep.plots import write_plots
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"{error.name} is not installed; 'pip install \"zerolab[course]\"' brings what pictures need"
-        ) from None
+    # What pictures need comes with the course.
+    from zerolab.apps.sweep.plots import write_plots
+
     for path in write_plots(rows, folder / "plots"):
-        ending.show(f"{path}, and its numbers in {path.with_suffix('.txt').name}\n")
+        ending.print_output(f"{path}, and its numbers in {path.with_suffix('.txt').name}\n")
     return 0
 
 
-def words(given: Sequence[str]) -> list[str]:
-    """The values of a flag, between commas or blanks; a flag alone is a switch that is on."""
+def split_values(given: Sequence[str]) -> list[str]:
+    """The values of a flag, between commas or blanks; one alone is switched on."""
     return [word for text in given for word in text.split(",") if word] or ["true"]
 
 
-def together(settings: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
+def merge(settings: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
     """The file's settings, and those of flags, which come in their place."""
-    taken = {SHORT.get(name, name) for name in flags}
-    if taken & MODELS:
-        taken |= MODELS
+    asked = {SHORT.get(name, name) for name in flags}
+    if asked & MODELS:
+        asked |= MODELS
     for entry in entries_of(settings[CASES]) if CASES in settings else ():
-        if twice := [name for name in entry if SHORT.get(name, name) in taken]:
-            name = SHORT.get(twice[0], twice[0])
-            raise InputError(f"{name} is given as a flag and in the file's {CASES}; leave one of the two out")
-    settings = {name: value for name, value in settings.items() if SHORT.get(name, name) not in taken}
-    found = settings | flags
-    if not found:
-        raise InputError("a sweep has no settings; name a YAML file, or give flags such as --stages 0,1,2,3")
-    return found
+        for name in entry:
+            own = SHORT.get(name, name)
+            if own in asked:
+                where = f"as a flag and in the file's {CASES}"
+                raise InputError(f"{own} is given {where}; leave one of the two out")
+    kept = {name: value for name, value in settings.items() if SHORT.get(name, name) not in asked}
+    if not kept | flags:
+        raise InputError("a sweep has no settings; name a YAML file, or give flags")
+    return kept | flags
 
 
-def show(console: Console, cases: Sequence[SweepCase], rows: Sequence[Row]) -> None:
-    """A line a case, twice: what a step took, and what it held and sent; and why a case failed."""
-    names = [*varied_names(cases)]
+def describe(cases: Sequence[SweepCase], rows: Sequence[Row]) -> Iterator[str | Table]:
+    """What a step took, and what it held and sent, a line a case; and why one failed."""
+    names = list(varied_names(cases))
     places = [place for place in ELSEWHERE if any(f"{place}_bytes" in row for row in rows)]
+    shares = "shares of it with collectives under way, of these hidden, and waiting"
     for title, columns, cells in (
-        ("times of a step; shares of it with collectives under way, of these hidden, and waiting", TIMES, times),
-        (MEGABYTES, (*SIZES, *places), lambda row: sizes(row, places)),
+        (f"times of a step; {shares}", TIMES, format_times),
+        (MEGABYTES, (*SIZES, *places), lambda row: format_sizes(row, places)),
     ):
-        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for name in (*names, *columns):
-            table.add_column(name, justify="right", overflow="fold")
+        lines = []
         for case, row in zip(cases, rows, strict=True):
-            named = ["none" if case.varied.get(name) is None else str(case.varied[name]) for name in names]
-            table.add_row(*named, *(cells(row) if row["status"] == DONE else ["failed"]))
-        console.print(table)
-    for row in rows:
-        if row["status"] != DONE:
-            console.print(f"{row['case']} failed: {row['error']}", soft_wrap=True, markup=False)
+            varied = [case.varied.get(name) for name in names]
+            line = ["none" if value is None else str(value) for value in varied]
+            line += cells(row) if row["status"] == DONE else ["failed"]
+            lines.append(line + [""] * (len(names) + len(columns) - len(line)))
+        look: Any = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
+        yield make_table(title, "|".join([*names, *columns]), lines, **look)
+    yield from (f"{row['case']} failed: {row['error']}" for row in rows if row["status"] != DONE)
 
 
-def times(row: Row) -> list[str]:
+def format_times(row: Row) -> list[str]:
     shares = (row["communication_share"], row["overlap_share"], row["waiting_share"])
-    told = ["" if share is None else f"{share:.0%}" for share in shares]
+    percent = ["" if share is None else f"{share:.0%}" for share in shares]
     seconds = row["step_seconds_predicted"]
     predicted = "" if seconds is None else f"{1e3 * seconds:.4g} / "
-    return [f"{predicted}{1e3 * row['step_seconds']:.4g}", f"{row['tokens_per_s']:,.0f}", *told]
+    return [f"{predicted}{1e3 * row['step_seconds']:.4g}", f"{row['tokens_per_s']:,.0f}", *percent]
 
 
-def sizes(row: Row, places: Sequence[str]) -> list[str]:
-    kinds = [f"{what}_bytes" for what in ("sent", "state", "peak", *places)]
-    return [pair(row.get(f"{kind}_predicted", 0), row.get(kind, 0)) for kind in kinds]
-
-
-def pair(predicted: float, measured: float) -> str:
-    one, other = (f"{nbytes / 1e6:.4g}" for nbytes in (predicted, measured))
-    return one if one == other else f"{one} / {other}"
+def format_sizes(row: Row, places: Sequence[str]) -> list[str]:
+    cells = []
+    for what in ("sent", "state", "peak", *places):
+        names = (f"{what}_bytes_predicted", f"{what}_bytes")
+        both = dict.fromkeys(f"{row.get(name, 0) / 1e6:.4g}" for name in names)
+        cells.append(" / ".join(both))
+    return cells

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
-from collections.abc import Mapping
-from contextlib import nullcontext
+import signal
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from zerolab.apps.cli import ending
-from zerolab.apps.cli.parser import Parser, add_flag, name_flags, with_dashes
+from zerolab.apps.cli.flags import add_flag, name_flags
+from zerolab.apps.cli.parser import Parser
 from zerolab.apps.cli.tables import text_of
 from zerolab.apps.dialects import megatron
 from zerolab.apps.dialects.deepspeed import read_deepspeed
@@ -35,65 +36,58 @@ from zerolab.train.progress import Stop
 from zerolab.train.resume import find_start
 from zerolab.train.run import json_of, most_json_bytes, most_trace_bytes, trace_of
 
-EXAMPLES = """\
-examples:
-  zerolab train --zero-stage 3 --ranks 4 --max-steps 20
-  zerolab train --zero-stage 2 --bf16 --save-folder runs/a --save-every 50 --resume
-  zerolab train --deepspeed-config ds.json
-  zerolab train train_gpt2.py --use_zero1=True
-  zerolab train --use-distributed-optimizer --data-parallel-sharding-strategy optim_grads
-  torchrun --nproc_per_node 2 -m zerolab train --zero-stage 3
-"""
 FOREIGN = "megatron "
 """Before the name of one of Megatron-LM's flags among what was parsed."""
+Settings = dict[str, Any]
 
 
 def main(arguments: list[str]) -> int:
-    """Train, print the table, write the profile. The status is 143 where a SIGTERM ended the run after a save."""
+    # A RANK alone may be left from anything.
+    speaks = not is_torchrun() or os.environ["RANK"] == "0"
+    say: Callable[[object], None] = ending.print_error if speaks else lambda text: None
     nano, arguments = find_nanogpt(arguments)
     settings, foreign = read_flags(arguments)
     path = settings.pop("deepspeed_config", None)
-    # A RANK alone may be left from anything; a rank of others has been told where they meet, too.
-    speaks = not is_torchrun() or os.environ["RANK"] == "0"
     flags, notes, missing = set(settings), list[str](), set[str]()
     if nano is not None:
-        meant = read_nanogpt(nano, check_ranks(settings.get("ranks", 1)), torch.cuda.is_available())
+        meant = read_nanogpt(nano, read_ranks(settings, 1), torch.cuda.is_available())
         settings, notes = meant.beside(settings), [*meant.notes]
     if settings.get("resume") == "":
-        if "save_folder" not in settings:
-            raise InputError("--resume is given without a folder, and there is no --save-folder; name one of the two")
-        settings["resume"] = settings["save_folder"]
+        settings["resume"] = settings.get("save_folder")
+        if not settings["resume"]:
+            raise InputError("--resume has no folder, and there is no --save-folder; name one")
     if path is not None:
-        settings, said, missing = with_deepspeed(settings, Path(path))
+        settings, said, missing = add_deepspeed(settings, Path(path))
         notes = [*notes, *said]
     try:
         config = RunSpec(**with_shape(settings))
         check_here(config)
         # What nobody gives is the checkpoint's where the run resumes.
         config.model_fields_set.difference_update(missing)
-        if speaks and config.profile_json is not None:
-            check_output("--profile-json", config.profile_json, most_json_bytes(config))
-        if config.trace is not None and config.trace == config.profile_json:
-            raise InputError(f"profile_json and trace are both {config.trace}; name a file for each")
-        if speaks and config.trace is not None:
-            check_output("--trace", config.trace, most_trace_bytes(config))
+        profile, trace = config.profile_json, config.trace
+        if trace is not None and trace == profile:
+            raise InputError(f"profile_json and trace are both {trace}; name a file for each")
+        if speaks and profile is not None:
+            check_output("--profile-json", profile, most_json_bytes(config))
+        if speaks and trace is not None:
+            check_output("--trace", trace, most_trace_bytes(config))
         corpus = load_data(config)
         config = with_vocabulary(config, corpus)
         if config.warmup_steps >= config.max_steps:
-            notes.append(
-                f"the learning rate rises in all {config.max_steps} steps and never reaches its height, since "
-                f"warmup_steps is {config.warmup_steps}; give fewer, or more max_steps"
-            )
+            why = f"since warmup_steps is {config.warmup_steps}; give fewer, or more max_steps"
+            notes.append(f"the learning rate rises in all {config.max_steps} steps, {why}")
         start = find_start(config, corpus, weights_of(config), export)
         # Of a run that can be: what is refused is one sentence.
-        for note in [*notes, *start.notes] if speaks else ():
-            ending.say(f"zerolab train: {note}")
+        for note in [*notes, *start.notes]:
+            say(note)
         if start.step >= config.max_steps:
             return 0
-        if speaks and (config.zero_debug or foreign & megatron.SHARDING):
-            ending.say(start_line(config))
-        if speaks and nano is not None and config.zero_stage == 1:
-            ending.say(zero1_line(config))
+        if config.zero_debug or foreign & megatron.SHARDING:
+            say(start_line(config))
+        if nano is not None and config.zero_stage == 1:
+            alone = "use_zero1 is on, but one process shards nothing: a plain optimizer steps"
+            shared = f"ZeRO-1 is on: the optimizer's states are sharded over {config.ranks} ranks"
+            say(f"{alone}; give --ranks" if config.ranks == 1 else shared)
         stop = Stop()
         with nullcontext() if config.save_folder is None else ending.on_first_sigterm(stop.ask):
             report = train(config, corpus, start, stop)
@@ -104,134 +98,96 @@ def main(arguments: list[str]) -> int:
             sentence = re.sub(rf"--{setting.replace('_', '-')}(?![\w-])", f"--{flag}", sentence)
         raise InputError(sentence) from None
     if report.stopped:
-        if speaks:
-            ending.say(
-                f"zerolab train: ended by SIGTERM, after a save of step {report.step} to {config.save_folder}; "
-                "to go on, give the same command with --resume"
-            )
-        return ending.TERMINATED
+        saved = f"ended by SIGTERM, after a save of step {report.step} to {config.save_folder}"
+        say(f"{saved}; to go on, give the same command with --resume")
+        return 128 + signal.SIGTERM
     if speaks:
         hand_over(report)
     return 0
 
 
-def zero1_line(config: RunSpec) -> str:
-    """Whether use_zero1 does anything, for the log."""
-    if config.ranks == 1:
-        return "zerolab train: use_zero1 is on, but one process shards nothing: a plain optimizer steps; give --ranks"
-    return f"zerolab train: ZeRO-1 is on: the optimizer's states are sharded over {config.ranks} ranks"
+def read_flags(arguments: list[str]) -> tuple[Settings, set[str]]:
+    """The settings that flags give, and those of Megatron-LM's among them."""
+    parsed = vars(make_parser().parse_args(arguments))
+    settings = {name: value for name, value in parsed.items() if value is not None}
+    given = [name for name in megatron.FLAGS if FOREIGN + name in settings]
+    foreign = {name: settings.pop(FOREIGN + name) for name in given}
+    if is_torchrun():
+        settings.setdefault("ranks", os.environ["WORLD_SIZE"])
+    if foreign:
+        read = megatron.read(foreign, read_ranks(settings))
+        if read.get("fp8"):
+            # There one says --bf16 besides; here fp8 says that the states are as in bf16.
+            settings.pop("bf16", None)
+        settings = merge(settings, read, "Megatron-LM's flags beside it mean")
+    return settings, {*foreign}
 
 
-def read_flags(arguments: list[str]) -> tuple[dict[str, Any], set[str]]:
-    """The settings that flags give, Megatron-LM's among them, and the names of those of its flags that were given."""
-    given = vars(make_parser().parse_args(with_dashes(arguments)))
-    settings = {name: value for name, value in given.items() if value is not None}
-    foreign = {name: settings.pop(FOREIGN + name) for name in megatron.FLAGS if FOREIGN + name in settings}
-    if is_torchrun() and "ranks" not in settings:
-        size = os.environ["WORLD_SIZE"]
-        if not size.isdecimal() or int(size) < 1:
-            raise InputError(
-                f"WORLD_SIZE is {size!r} in the environment; it should be the number of ranks, so set it to that, or "
-                "unset it to train in one command"
-            )
-        settings["ranks"] = int(size)
-    return with_megatron(settings, foreign) if foreign else settings, {*foreign}
+def merge(flags: Settings, others: Settings, elsewhere: str) -> Settings:
+    for name, value in flags.items():
+        if name in others and not are_same(others[name], value):
+            flag = f"--{name.replace('_', '-')}"
+            raise InputError(f"{flag} is {value}, but {elsewhere} {others[name]}; leave one of the two out")
+    return {**others, **flags}
 
 
-def hand_over(report: Report) -> None:
-    """Show the report and write the profile and the trace. What cannot be written is named by the DiskError that is
-    raised once all others are."""
-    lost: list[str] = []
-    files = (
-        ("profile", report.config.profile_json, json_of),
-        ("trace", report.config.trace, trace_of),
-    )
-    try:
-        ending.show(text_of(report))
-    except OSError as error:
-        lost.append(f"the report could not be shown ({reason(error)}); --profile-json has all of it")
-    except Exception as error:
-        # What the run was made for is written all the same.
-        lost.append(f"the report could not be drawn ({type(error).__name__}: {error}); --profile-json has all of it")
-    for what, path, made_of in files:
-        if path is None:
-            continue
-        try:
-            write_output(f"the {what}", path, made_of(report))
-            ending.show(f"{what} written to {path}\n")
-        except DiskError as error:
-            lost.append(str(error))
-        except OSError:
-            # The report has said it already.
-            pass
-    if lost:
-        raise DiskError("; ".join(lost))
-
-
-def with_deepspeed(settings: dict[str, Any], path: Path) -> tuple[dict[str, Any], list[str], set[str]]:
-    """Flags beside a DeepSpeed configuration, what is to be said of it, and the settings that neither of them gives; a
-    flag that says something else than the file is refused."""
-    ranks = settings.get("ranks", RunSpec.model_fields["ranks"].default)
-    reading = read_deepspeed(path, check_ranks(ranks), settings)
+def add_deepspeed(settings: Settings, path: Path) -> tuple[Settings, list[str], set[str]]:
+    """Flags and a DeepSpeed configuration, notes on it, and settings that neither gives."""
+    reading = read_deepspeed(path, read_ranks(settings), settings)
     read, notes = reading.settings, [f"{path}: {note}" for note in reading.notes]
-    for name, value in settings.items():
-        if name in read and not are_same(read[name], value):
-            raise InputError(f"{name} is {value} as a flag and {read[name]} in {path}; leave one of the two out")
     if read.get("zero3_save_16bit_model") and "save_folder" not in settings:
         del read["zero3_save_16bit_model"]
-        notes.append("the whole weights in 16 bits are not written, since there is no folder; give --save-folder")
-    return {**read, **settings}, notes, reading.missing
+        notes.append("16-bit weights are not written without a folder; give --save-folder")
+    return merge(settings, read, f"in {path} it is"), notes, reading.missing
 
 
-def with_megatron(settings: dict[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Our flags beside Megatron-LM's; one that says something else than the others is refused."""
-    ranks = settings.get("ranks", RunSpec.model_fields["ranks"].default)
-    read = megatron.read(flags, check_ranks(ranks))
-    if read.get("fp8"):
-        # There one says --bf16 besides; here fp8 says that the states are as in bf16.
-        settings = {name: value for name, value in settings.items() if name != "bf16"}
-    for name, value in settings.items():
-        if name in read and not are_same(read[name], value):
-            raise InputError(
-                f"--{name.replace('_', '-')} is {value}, but Megatron-LM's flags beside it mean {read[name]}; leave "
-                "one of the two out"
-            )
-    return {**read, **settings}
-
-
-def check_ranks(ranks: int | str) -> int:
-    if not str(ranks).isdecimal() or int(ranks) < 1:
+def read_ranks(settings: Settings, default: int = RunSpec.model_fields["ranks"].default) -> int:
+    ranks = str(settings.get("ranks", default))
+    if not ranks.isdecimal() or int(ranks) < 1:
         raise InputError(f"ranks is {ranks!r}; it should be a whole number of at least 1")
     return int(ranks)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """A flag for each field of `RunSpec`; values are checked there, in one place."""
+def hand_over(report: Report) -> None:
+    """Show the report, write profile and trace; what cannot be is a DiskError at the end."""
+    lost: list[str] = []
+    try:
+        ending.print_output(text_of(report))
+    except OSError as error:
+        lost.append(f"the report could not be shown ({reason(error)}); --profile-json has all of it")
+    except Exception as error:
+        # What the run was made for is written all the same.
+        why = f"{type(error).__name__}: {error}"
+        lost.append(f"the report could not be drawn ({why}); --profile-json has all of it")
+    files = {"profile": (report.config.profile_json, json_of), "trace": (report.config.trace, trace_of)}
+    for what, (path, make) in files.items():
+        if path is not None:
+            try:
+                write_output(f"the {what}", path, make(report))
+                # Where that cannot be, the report has said so.
+                with suppress(OSError):
+                    ending.print_output(f"{what} written to {path}\n")
+            except DiskError as error:
+                lost.append(str(error))
+    if lost:
+        raise DiskError("; ".join(lost))
+
+
+def make_parser() -> Parser:
     parser = Parser(
-        prog="zerolab train",
+        "zerolab train",
+        "Train a small language model on real text with ZeRO.",
         usage="zerolab train [CONFIG.py] [--FLAG VALUE ...]",
-        description="Train a small language model on real text with ZeRO. All ranks run on this\nmachine, or under "
-        "torchrun on as many as it brings.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--deepspeed-config",
-        metavar="FILE",
-        help="settings from a DeepSpeed configuration (JSON)",
-    )
-    parser.add_argument(
-        "--config",
-        metavar="FILE.py",
-        help="settings from a nanoGPT configuration, which may come first, too; --KEY=VALUE beside it are its keys "
-        "(batch_size: a rank's micro-batch), as they are beside a key that is nanoGPT's alone (--use_zero1=True)",
-    )
-    place: argparse._ActionsContainer = parser
+    parser.add_argument("--deepspeed-config", metavar="FILE", help="a DeepSpeed configuration (JSON)")
+    nano = "a nanoGPT configuration; --KEY=VALUE beside it are its keys"
+    parser.add_argument("--config", metavar="FILE.py", help=nano)
+    place: Any = parser
     for name, field in RunSpec.model_fields.items():
         if not field.exclude:
             place = parser.add_argument_group(GROUPS[name]) if name in GROUPS else place
             add_flag(place, name, field, field.default)
-    foreign = parser.add_argument_group("Megatron-LM's flags", "the same settings by the names that they have there")
+    foreign = parser.add_argument_group("Megatron-LM's flags", "the same by other names")
     for name, flag in megatron.FLAGS.items():
         kind: dict[str, Any] = {"action": "store_true"} if flag.takes is None else {"metavar": flag.takes}
         foreign.add_argument(f"--{name}", dest=FOREIGN + name, default=None, help=flag.help, **kind)

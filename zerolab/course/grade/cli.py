@@ -50,11 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                     continue
                 results.append(Graded(path, submission, tuple(verdicts)))
     except (ZerolabError, OSError) as error:
-        ending.say(f"zerolab grade: {error if isinstance(error, ZerolabError) else ending.in_one_sentence(error)}")
+        ending.print_error(ending.in_one_sentence(error))
         return 2
     lost = list(hand_over(results, refused, seed, options.json, options.markdown))
     for said in (*refused, *lost):
-        ending.say(f"zerolab grade: {said}")
+        ending.print_error(said)
     score, most = totals(results)
     return 2 if refused or lost else 0 if score == most else 1
 
@@ -65,7 +65,7 @@ def hand_over(
     """Show the grades and write them to files; yields a sentence for each place where that could not be."""
     text = text_of(results, seed)
     try:
-        ending.show(text)
+        ending.print_output(text)
     except OSError as error:
         yield f"the grades could not be shown ({reason(error)}); --json has all of them"
     written = (

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
-from zerolab.apps.cli.tables import rendered
+from zerolab.apps.cli.tables import render
 from zerolab.course.grade import cage
 from zerolab.course.grade.check import MARKS
 from zerolab.course.grade.referee import Verdict
@@ -36,26 +35,24 @@ def totals(results: Sequence[Graded]) -> tuple[float, float]:
 
 def text_of(results: Sequence[Graded], seed: int) -> str:
     """A table for each file, then a hint for each exercise that does not hold yet."""
-    return rendered(lambda console: print_report(results, seed, console))
+    return render(describe(results, seed))
 
 
-def print_report(results: Sequence[Graded], seed: int, console: Console) -> None:
+def describe(results: Sequence[Graded], seed: int) -> Iterator[str | Table]:
     for result in results:
-        console.print(table(result))
+        yield table(result)
         for verdict in result.verdicts:
             if not verdict.passed:
-                console.print(f"{verdict.name}: {verdict.hint}", markup=False, soft_wrap=True)
+                yield f"{verdict.name}: {verdict.hint}"
         if result.submission.restored:
-            console.print(
-                f"put back as they were: {', '.join(result.submission.restored)}", markup=False, soft_wrap=True
-            )
-        console.print(f"graded the file {legible(str(result.path.resolve()))}\n", markup=False, soft_wrap=True)
+            yield f"put back as they were: {', '.join(result.submission.restored)}"
+        yield f"graded the file {legible(str(result.path.resolve()))}\n"
     score, most = totals(results)
     if len(results) > 1:
-        console.print(f"{len(results)} notebooks together: {score:g} / {most:g}")
-    console.print(f"data drawn from seed {seed}; draw the same with --seed {seed}")
+        yield f"{len(results)} notebooks together: {score:g} / {most:g}"
+    yield f"data drawn from seed {seed}; draw the same with --seed {seed}"
     if cage.version() < 1:
-        console.print("this system cannot keep answers from reading your files; docs/instructors.md says what to do")
+        yield "this system cannot keep answers from reading your files; docs/instructors.md says what to do"
 
 
 def table(result: Graded) -> Table:
