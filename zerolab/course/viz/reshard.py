@@ -23,7 +23,7 @@ MOST_SAID = 4
 """Ranks that the words for the picture name one by one."""
 
 
-class Reading(NamedTuple):
+class RankRead(NamedTuple):
     """Rank `rank` reads the elements `[start, stop)` of a parameter from the files of rank `writer`; they lie at
     `[first, last)` of the flat buffer."""
 
@@ -69,7 +69,7 @@ def reshard_map(
 
 
 def reshard_text(
-    found: Sequence[Reading], saved_by: int, loaded_by: int, stage: int, nbytes: int
+    found: Sequence[RankRead], saved_by: int, loaded_by: int, stage: int, nbytes: int
 ) -> tuple[str, str, str]:
     """What the readings come to, in a sentence; the same for who does not see them; and their numbers as a table."""
     totals = [nbytes * sum(r.stop - r.start for r in found if r.rank == rank) for rank in range(loaded_by)]
@@ -90,7 +90,7 @@ def reshard_text(
     return verdict, alt, table
 
 
-def readings(before: Layout, after: Layout, stage: int) -> list[Reading]:
+def readings(before: Layout, after: Layout, stage: int) -> list[RankRead]:
     """What each rank of `after` reads of what the ranks of `before` have saved, in the order of ranks and elements."""
     saved: dict[str, list[ShardRange]] = {slot.name: [] for slot in before.slots}
     for writer in range(before.ranks):
@@ -105,7 +105,7 @@ def readings(before: Layout, after: Layout, stage: int) -> list[Reading]:
             slot = piece.slot
             for part in plan(saved[slot.name], piece.start - slot.start, piece.stop - slot.start):
                 place = slot.start + part.start, slot.start + part.stop
-                found.append(Reading(rank, slot.name, part.start, part.stop, part.source.writer, *place))
+                found.append(RankRead(rank, slot.name, part.start, part.stop, part.source.writer, *place))
     return found
 
 
@@ -120,7 +120,7 @@ def _files(ranks: set[int]) -> str:
     return f"the files of ranks {', '.join(others)} and {last}" if others else f"the files of rank {last}"
 
 
-def _draw(before: Layout, after: Layout, found: Sequence[Reading]) -> Any:
+def _draw(before: Layout, after: Layout, found: Sequence[RankRead]) -> Any:
     figure = blank(7.4, 1.3 + 0.36 * after.ranks)
     axes = figure.add_subplot()
     width = max(before.numel, after.numel)
