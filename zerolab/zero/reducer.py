@@ -100,7 +100,10 @@ class Reducer:
             )
         local = bucket.local_gradients()
         gradient = take_gradient(parameter)
-        assert gradient is not None, f"a hook of {slot.name} took its gradient before the engine could"
+        if gradient is None:
+            raise StateError(
+                f"a hook of {slot.name} took its gradient before the engine could: let it set no gradient to None"
+            )
         if gradient.is_sparse:
             gradient = gradient.to_dense()
         if gradients.filled or key in gradients.arrived:
