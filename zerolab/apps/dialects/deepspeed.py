@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from zerolab.apps.dialects.keys import Reading, Rule, Settings, are_same, missing_of, require, require_of, run_of
+from zerolab.apps.dialects.keys import ReadSettings, Rule, Settings, are_same, missing_of, require, require_of, run_of
 from zerolab.errors import InputError
 from zerolab.precision.recipe import PRECISIONS, Precision
 from zerolab.run import RunSpec
@@ -308,8 +308,8 @@ TABLE: dict[str, Key] = {
     "activation_checkpointing": take("see --checkpoint-activations"),
     "checkpoint": CHECKPOINTS,
     "aio": DISK,
-    **keys("steps_per_print wall_clock_breakdown memory_breakdown dump_state log_level comms_logger", take(TELLS)),
-    **keys("comms_config monitor_config flops_profiler tensorboard wandb csv_monitor comet timers", take(TELLS)),
+    **keys("steps_per_print wall_clock_breakdown memory_breakdown dump_state log_level", take(TELLS)),
+    **keys("comms_logger comms_config monitor_config flops_profiler tensorboard wandb csv_monitor comet", take(TELLS)),
     "elasticity": refuse("leave it out; --resume takes any ranks", only_on=True),
     "autotuning": refuse("leave it out; zerolab plan says what fits", only_on=True),
     "curriculum_learning": refuse("leave it out; --seq-len stays", only_on=True),
@@ -334,7 +334,7 @@ PEAK = 0.001
 # Reading.
 
 
-def read_deepspeed(path: Path, ranks: int, given: Mapping[str, Any] | None = None) -> Reading:
+def read_deepspeed(path: Path, ranks: int, given: Mapping[str, Any] | None = None) -> ReadSettings:
     """The settings in a file for so many ranks, beside those `given`. Raises InputError that names the key."""
     path = path.expanduser()
     try:
@@ -347,12 +347,12 @@ def read_deepspeed(path: Path, ranks: int, given: Mapping[str, Any] | None = Non
         raise InputError(f"{path}: {error}") from None
 
 
-def read(config: Any, ranks: int, given: Mapping[str, Any] | None = None) -> Reading:
+def read(config: Any, ranks: int, given: Mapping[str, Any] | None = None) -> ReadSettings:
     """The same of a configuration that is a dict already."""
     if not isinstance(config, dict):
         said = json.dumps(config)[:60]
         raise InputError(f"holds {said}, but a DeepSpeed configuration is an object; give one")
-    given, file, found = given or {}, entries_of(config), Reading()
+    given, file, found = given or {}, entries_of(config), ReadSettings()
     settings, notes = found.settings, found.notes
     # The run as it would be without the file.
     run = {name: field.default for name, field in RunSpec.model_fields.items()}
@@ -426,7 +426,7 @@ def read(config: Any, ranks: int, given: Mapping[str, Any] | None = None) -> Rea
     return found
 
 
-def read_auto(name: str, given: Mapping[str, Any], found: Reading) -> list[str]:
+def read_auto(name: str, given: Mapping[str, Any], found: ReadSettings) -> list[str]:
     """What "auto" becomes, a sentence a setting, to be filled in once all settings are known."""
     if TABLE[name].wanted:
         found.notes.append(f"{name}: auto is {TABLE[name].wanted}")
