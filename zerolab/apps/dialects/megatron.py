@@ -1,7 +1,7 @@
 """Megatron-LM's flags as settings of a run, and a run as its flags.
 
 Its four sharding strategies are our stages. `--use-distributed-optimizer` alone is its older way: stage 1 whose
-gradients are reduce-scattered. Only `--num-microbatches` is no name of Megatron-LM's, but of a text on it.
+gradients are reduce-scattered. `--num-microbatches` is of a text on it.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ class NanoGPT(NamedTuple):
 
 
 def find_nanogpt(arguments: Sequence[str]) -> tuple[NanoGPT | None, list[str]]:
-    """A nanoGPT configuration in a command line, with a file or a key that is nanoGPT's alone; and the other words."""
+    """A nanoGPT configuration in a command line, and the words that are not of it."""
     words, files, rest = list[str](), list[Path](), iter(arguments)
     for word in rest:
         flag, _, name = word.partition("=")

@@ -1,8 +1,8 @@
 """Cases on wires that the kernel shapes, between hosts that are network namespaces.
 
-A job is a shell's script in a network and a /run of its own, where `ip netns` keeps the names of hosts. It joins them
-by wires that `tc` shapes, and becomes a Python that forks the ranks, which enter their hosts. The kernel ends them with
-that Python, and networks with their last process: nothing is left to clear.
+A job is a shell's script in a network and a /run of its own. It joins hosts by wires that `tc` shapes, and becomes a
+Python that forks the ranks, which enter their hosts. The kernel ends them with that Python, and networks with their
+last process: nothing is left to clear.
 
 Tried on Linux 6.18 with iproute2 6.1, as root; as another user only that hosts and wires are made. That kernel has no
 netem, so a latency above 0 was refused.
