@@ -183,7 +183,7 @@ def test_a_deepspeed_configuration_becomes_settings(tmp_path: Path) -> None:
 def test_every_setting_that_a_rule_gives_is_one_of_a_run() -> None:
     for name, key in TABLE.items():
         assert {*key.settings} <= RunSpec.model_fields.keys(), name
-        assert bool(key.settings) + bool(key.wanted) + bool(key.taken) <= 1, name
+        assert bool(key.settings) + bool(key.wanted) + bool(key.without_effect) <= 1, name
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,10 @@ from benchmarks import tiers
 from zerolab.apps import cli
 from zerolab.apps.cost import calibration
 from zerolab.apps.dialects.deepspeed import read_deepspeed
-from zerolab.apps.sweep import make_cases, measure, read_file, sweep
+from zerolab.apps.sweep import make_cases, read_file, sweep
 from zerolab.apps.sweep import run as sweep_run
-from zerolab.apps.sweep.measure import intersect, part_step
 from zerolab.apps.sweep.rows import LINES, TABLE, hold, read_rows
-from zerolab.apps.sweep.run import MACHINE, find_machine, read_seconds
+from zerolab.apps.sweep.run import MACHINE, find_machine, intersect, part_step, read_seconds
 from zerolab.collectives import Span
 from zerolab.errors import InputError
 from zerolab.models import SIZES
@@ -155,7 +154,7 @@ def test_a_flag_that_entries_of_a_file_would_overrule_is_refused(
 def test_row_20_a_sweep_that_was_ended_goes_on_to_the_same_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cases, train, ran = make_cases(SWEPT), measure.train, list[int]()
+    cases, train, ran = make_cases(SWEPT), sweep_run.train, list[int]()
     whole, ended = tmp_path / "whole", tmp_path / "ended"
     assert sweep(cases, whole).ran == 4
     predicted_is_beside_measured(whole)
@@ -171,7 +170,7 @@ def test_row_20_a_sweep_that_was_ended_goes_on_to_the_same_file(
             raise KeyboardInterrupt
         return train(config, *args, **more)
 
-    monkeypatch.setattr(measure, "train", ended_in_the_third)
+    monkeypatch.setattr(sweep_run, "train", ended_in_the_third)
     with pytest.raises(KeyboardInterrupt):
         sweep(cases, ended)
     with open(ended / LINES, "a") as file:

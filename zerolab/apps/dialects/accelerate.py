@@ -1,5 +1,5 @@
 """Settings as a file for `accelerate launch`: FSDP2 at stages 2 and 3, DeepSpeed's plugin at stage 1 and for other
-places than FSDP2's, plain data parallelism at stage 0. What a script says itself is in comments."""
+places, plain data parallelism at stage 0."""
 
 from __future__ import annotations
 

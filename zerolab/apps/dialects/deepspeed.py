@@ -1,7 +1,7 @@
 """A DeepSpeed configuration as settings of a run, and a run as one.
 
-A key is honoured, refused by name, or taken with a note (docs/deepspeed.md). "auto" is the run's own setting. A key
-that changes the numbers and is not in the file has DeepSpeed's default.
+A key is honoured, refused by name, or taken with a note (docs/deepspeed.md). A key that changes the numbers and is not
+in the file has DeepSpeed's default.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from zerolab.apps.dialects.keys import Reading, Rule, Settings, are_same, missing_of, require, require_of, run_of
+from zerolab.apps.dialects.keys import ReadSettings, Rule, Settings, are_same, missing_of, require, require_of, run_of
 from zerolab.errors import InputError
 from zerolab.precision.recipe import PRECISIONS, Precision
 from zerolab.run import RunSpec
@@ -26,15 +26,16 @@ from zerolab.run.spec import SIZES, default_batch
 class Key:
     """A key, or a section with all that is in it.
 
-    rule      what its value means, or an InputError that goes on after its name
-    says      what becomes of it, for docs/deepspeed.md
-    settings  those that it sets
-    words     by value of its setting, what is written
-    wanted    the only value that there is, as JSON
-    taken     why it changes nothing here
-    when      "stage 3", "nvme" or "fp16", without which it has no meaning
-    missing   DeepSpeed's default, where the file does not give it
-    always    what is written for every run
+    rule            what its value means
+    says            what becomes of it, for docs/deepspeed.md
+    settings        those that it sets
+    words           by value of its setting, what is written
+    wanted          the only value that there is, as JSON
+    without_effect  why it changes nothing here
+    when            "stage 3", "nvme" or "fp16", without which it has no meaning
+    missing         DeepSpeed's default, where the file does not give it
+    always          what is written for every run
+    is_read_only    nothing is ever written
     """
 
     rule: Rule
@@ -42,7 +43,7 @@ class Key:
     settings: tuple[str, ...] = ()
     words: Mapping[Any, Any] | None = None
     wanted: str = ""
-    taken: str = ""
+    without_effect: str = ""
     when: str = ""
     missing: Any = None
     always: Any = None
@@ -56,14 +57,14 @@ class Key:
         return value if self.words is None else self.words.get(value)
 
 
-def honour(setting: str, rule: Rule | None = None, when: str = "", missing: Any = None) -> Key:
+def supported(setting: str, rule: Rule | None = None, when: str = "", missing: Any = None) -> Key:
     """A key that sets one setting, to its own value if no rule says another."""
     says = f"`--{setting.replace('_', '-')}`"
     return Key(rule or pass_on(setting), says, (setting,), when=when, missing=missing)
 
 
 def count(setting: str, least: int = 1, when: str = "") -> Key:
-    return honour(setting, lambda value: {setting: whole_number(value, least)}, when)
+    return supported(setting, lambda value: {setting: whole_number(value, least)}, when)
 
 
 def choose(setting: str, words: Mapping[Any, Any], missing: Any = None) -> Key:
@@ -76,7 +77,7 @@ def choose(setting: str, words: Mapping[Any, Any], missing: Any = None) -> Key:
         return {setting: words[value]}
 
     said = {ours: word for word, ours in words.items()}
-    return replace(honour(setting, rule, missing=missing), words=said)
+    return replace(supported(setting, rule, missing=missing), words=said)
 
 
 def fix(wanted: Any, why: str, always: Any = None) -> Key:
@@ -90,21 +91,29 @@ def fix(wanted: Any, why: str, always: Any = None) -> Key:
     return Key(rule, f"must be `{said}`: {why}", wanted=said, always=always)
 
 
-def take(why: str) -> Key:
-    return Key(lambda value: {}, f"taken, changes nothing: {why}", taken=why)
+def accepted_without_effect(why: str) -> Key:
+    return Key(lambda value: {}, f"taken, changes nothing: {why}", without_effect=why)
 
 
-def refuse(remedy: str, only_on: bool = False) -> Key:
-    """A section or a switch that may not be there, or not be enabled."""
+def must_be_off(remedy: str) -> Key:
+    """A section or a switch that may be there if it is not enabled."""
 
     def rule(value: Any) -> Settings:
-        given = isinstance(value, dict)
-        said = "enabled" if only_on else "given" if given else json.dumps(value)
-        off = only_on and not (value.get("enabled") if given else value)
-        require(off, f"is {said}, and zerolab has nothing of the kind: {remedy}")
+        on = value.get("enabled") if isinstance(value, dict) else value
+        require(not on, f"is enabled, and zerolab has nothing of the kind: {remedy}")
         return {}
 
-    return Key(rule, f"refused{' if it is enabled' if only_on else ''}: {remedy}")
+    return Key(rule, f"refused if it is enabled: {remedy}")
+
+
+def refuse(remedy: str) -> Key:
+    """A section or a switch that may not be there."""
+
+    def rule(value: Any) -> Settings:
+        said = "given" if isinstance(value, dict) else json.dumps(value)
+        raise InputError(f"is {said}, and zerolab has nothing of the kind: {remedy}")
+
+    return Key(rule, f"refused: {remedy}")
 
 
 def pass_on(setting: str) -> Rule:
@@ -203,11 +212,12 @@ def old_offload(setting: str) -> Key:
 
 
 TELLS = "zerolab's own report, and --profile-json FILE, tell of a run"
-ANYWAY = take("zerolab does so, or has no need of it")
-BUCKETS = take("buckets are as reduce_bucket_size cuts them")
-DISK = take("threads of zerolab's own read and write the disk")
-PINNED = take("what a GPU copies from or to is pinned")
-CHECKPOINTS = take("checkpoints are zerolab's own")
+REPORTED = accepted_without_effect(TELLS)
+ANYWAY = accepted_without_effect("zerolab does so, or has no need of it")
+BUCKETS = accepted_without_effect("buckets are as reduce_bucket_size cuts them")
+DISK = accepted_without_effect("threads of zerolab's own read and write the disk")
+PINNED = accepted_without_effect("what a GPU copies from or to is pinned")
+CHECKPOINTS = accepted_without_effect("checkpoints are zerolab's own")
 BEGINS = "every run begins there"
 OVERLAP = choose("overlap", SWITCH)
 WHOLE = choose("zero3_save_16bit_model", SWITCH)
@@ -221,19 +231,19 @@ STAGE_3 = {
 """Keys that DeepSpeed has with and without `stage3_` before them; we write the first."""
 
 ZERO: dict[str, Key] = {
-    "stage": honour("zero_stage"),
-    "overlap_comm": honour("overlap", lambda value: {} if value is None else OVERLAP.rule(value)),
+    "stage": supported("zero_stage"),
+    "overlap_comm": supported("overlap", lambda value: {} if value is None else OVERLAP.rule(value)),
     "contiguous_gradients": fix(True, "gradients always lie in flat buffers", True),
     "reduce_scatter": choose("reduction", {True: "reduce_scatter", False: "all_reduce"}),
     "sub_group_size": count("sub_group_size"),
     "reduce_bucket_size": count("bucket_numel"),
     "allgather_partitions": fix(True, "all-gather always hands new parameters around"),
     "offload_optimizer.device": choose("offload_optimizer", PLACES),
-    "offload_optimizer.nvme_path": honour("offload_path", when="nvme"),
+    "offload_optimizer.nvme_path": supported("offload_path", when="nvme"),
     "offload_optimizer.buffer_count": count("buffer_count", when="nvme"),
     "offload_optimizer.ratio": fix(1.0, "the optimizer's states have one place"),
     "offload_param.device": choose("offload_param", PLACES),
-    "offload_param.nvme_path": honour("offload_path", when="nvme"),
+    "offload_param.nvme_path": supported("offload_path", when="nvme"),
     "offload_param.buffer_count": count("buffer_count", when="nvme"),
     "offload_param.max_in_cpu": count("max_in_cpu", 0, "nvme"),
     "offload_param.buffer_size": count("buffer_size", when="nvme"),
@@ -254,31 +264,31 @@ ZERO: dict[str, Key] = {
     ),
 }
 ADAM: dict[str, Key] = {
-    "lr": honour("lr", missing=1e-3),
+    "lr": supported("lr", missing=1e-3),
     "betas": Key(read_betas, "`--beta1`, `--beta2`", ("beta1", "beta2"), missing=[0.9, 0.999]),
-    "eps": honour("eps", missing=1e-8),
-    "weight_decay": replace(honour("weight_decay", missing=0.0), says="`--weight-decay`, of matrices alone"),
+    "eps": supported("eps", missing=1e-8),
+    "weight_decay": replace(supported("weight_decay", missing=0.0), says="`--weight-decay`, of matrices alone"),
     "adam_w_mode": fix(True, "weights decay apart from gradients"),
     "bias_correction": fix(True, "AdamW corrects the bias of its moments"),
     "amsgrad": fix(False, "zerolab train uses AdamW as it is"),
-    **keys("torch_adam fused", take("torch's fused AdamW is what steps")),
+    **keys("torch_adam fused", accepted_without_effect("torch's fused AdamW is what steps")),
 }
 SCHEDULER: dict[str, Key] = {
     "warmup_num_steps": count("warmup_steps", 0),
     "warmup_type": choose("warmup_shape", SHAPES),
     "warmup_min_ratio": fix(0, BEGINS, 0.0),
-    "cos_min_ratio": honour("min_lr"),
+    "cos_min_ratio": supported("min_lr"),
     "warmup_min_lr": fix(0, BEGINS, 0.0),
-    "warmup_max_lr": honour("lr"),
+    "warmup_max_lr": supported("lr"),
     "total_num_steps": count("decay_steps"),
     "last_batch_iteration": fix(-1, BEGINS),
 }
 FP16: dict[str, Key] = {
-    "loss_scale": honour("loss_scale", missing=0.0),
-    "initial_scale_power": honour("initial_scale_power", missing=16),
-    "loss_scale_window": honour("loss_scale_window", missing=1000),
-    "hysteresis": honour("hysteresis", missing=2),
-    "min_loss_scale": honour("min_loss_scale", missing=1.0),
+    "loss_scale": supported("loss_scale", missing=0.0),
+    "initial_scale_power": supported("initial_scale_power", missing=16),
+    "loss_scale_window": supported("loss_scale_window", missing=1000),
+    "hysteresis": supported("hysteresis", missing=2),
+    "min_loss_scale": supported("min_loss_scale", missing=1.0),
     "consecutive_hysteresis": fix(False, "overflows count since the scale changed"),
     "auto_cast": ANYWAY,
     "fp16_master_weights_and_grads": fix(False, "use --main-params-dtype and --main-grads-dtype"),
@@ -288,7 +298,7 @@ TABLE: dict[str, Key] = {
     "train_batch_size": count("batch_size"),
     MICRO: Key(check_count, "`--batch-size` / (`--ranks` x `--grad-accum-steps`)"),
     "gradient_accumulation_steps": count("grad_accum_steps"),
-    "gradient_clipping": honour("clip_norm", missing=1.0),
+    "gradient_clipping": supported("clip_norm", missing=1.0),
     **{f"zero_optimization.{name}": key for name, key in ZERO.items()},
     "optimizer.type": Key(check_optimizer, "Adam or AdamW, which are one", always="AdamW"),
     **{f"optimizer.params.{name}": key for name, key in ADAM.items()},
@@ -298,22 +308,22 @@ TABLE: dict[str, Key] = {
     "bf16.enabled": choose("bf16", SWITCH, False),
     "fp16.enabled": choose("fp16", SWITCH, False),
     **{f"fp16.{name}": replace(key, when="fp16") for name, key in FP16.items()},
-    "communication_data_type": honour("reduce_dtype"),
-    "data_types.grad_accum_dtype": honour("main_grads_dtype"),
+    "communication_data_type": supported("reduce_dtype"),
+    "data_types.grad_accum_dtype": supported("main_grads_dtype"),
     "prescale_gradients": fix(False, "gradients are added up and then divided"),
     "gradient_predivide_factor": fix(1.0, "gradients are added up and then divided"),
     "sparse_gradients": fix(False, "gradients are dense; embeddings' too"),
     **keys("zero_allow_untested_optimizer zero_force_ds_cpu_optimizer dataloader_drop_last", ANYWAY),
     "activation_checkpointing.cpu_checkpointing": fix(False, "see --checkpoint-activations"),
-    "activation_checkpointing": take("see --checkpoint-activations"),
+    "activation_checkpointing": accepted_without_effect("see --checkpoint-activations"),
     "checkpoint": CHECKPOINTS,
     "aio": DISK,
-    **keys("steps_per_print wall_clock_breakdown memory_breakdown dump_state log_level comms_logger", take(TELLS)),
-    **keys("comms_config monitor_config flops_profiler tensorboard wandb csv_monitor comet timers", take(TELLS)),
-    "elasticity": refuse("leave it out; --resume takes any ranks", only_on=True),
-    "autotuning": refuse("leave it out; zerolab plan says what fits", only_on=True),
-    "curriculum_learning": refuse("leave it out; --seq-len stays", only_on=True),
-    **keys("hybrid_engine data_efficiency progressive_layer_drop eigenvalue", refuse("leave it out", only_on=True)),
+    **keys("steps_per_print wall_clock_breakdown memory_breakdown dump_state log_level", REPORTED),
+    **keys("comms_logger comms_config monitor_config flops_profiler tensorboard wandb csv_monitor comet", REPORTED),
+    "elasticity": must_be_off("leave it out; --resume takes any ranks"),
+    "autotuning": must_be_off("leave it out; zerolab plan says what fits"),
+    "curriculum_learning": must_be_off("leave it out; --seq-len stays"),
+    **keys("hybrid_engine data_efficiency progressive_layer_drop eigenvalue", must_be_off("leave it out")),
     "amp": refuse("DeepSpeed has taken it out, too; leave it out"),
 }
 """By dotted name, in the order of writing; a section's own name stands for all in it."""
@@ -334,7 +344,7 @@ PEAK = 0.001
 # Reading.
 
 
-def read_deepspeed(path: Path, ranks: int, given: Mapping[str, Any] | None = None) -> Reading:
+def read_deepspeed(path: Path, ranks: int, given: Mapping[str, Any] | None = None) -> ReadSettings:
     """The settings in a file for so many ranks, beside those `given`. Raises InputError that names the key."""
     path = path.expanduser()
     try:
@@ -347,12 +357,12 @@ def read_deepspeed(path: Path, ranks: int, given: Mapping[str, Any] | None = Non
         raise InputError(f"{path}: {error}") from None
 
 
-def read(config: Any, ranks: int, given: Mapping[str, Any] | None = None) -> Reading:
+def read(config: Any, ranks: int, given: Mapping[str, Any] | None = None) -> ReadSettings:
     """The same of a configuration that is a dict already."""
     if not isinstance(config, dict):
         said = json.dumps(config)[:60]
         raise InputError(f"holds {said}, but a DeepSpeed configuration is an object; give one")
-    given, file, found = given or {}, entries_of(config), Reading()
+    given, file, found = given or {}, entries_of(config), ReadSettings()
     settings, notes = found.settings, found.notes
     # The run as it would be without the file.
     run = {name: field.default for name, field in RunSpec.model_fields.items()}
@@ -379,8 +389,8 @@ def read(config: Any, ranks: int, given: Mapping[str, Any] | None = None) -> Rea
                 meant = key.rule(value)
             except InputError as error:
                 raise InputError(f"{name} {error}") from None
-            if key.taken and (is_on(value) or not (isinstance(value, dict) or key.taken == TELLS)):
-                idle.setdefault(key.taken, []).append(name)
+            if key.without_effect and (is_on(value) or not (isinstance(value, dict) or key.without_effect == TELLS)):
+                idle.setdefault(key.without_effect, []).append(name)
             before, buffers = settings.get("buffer_count"), meant.get("buffer_count")
             if before and buffers and before != buffers:
                 settings |= (meant := {"buffer_count": max(before, buffers)})
@@ -426,7 +436,7 @@ def read(config: Any, ranks: int, given: Mapping[str, Any] | None = None) -> Rea
     return found
 
 
-def read_auto(name: str, given: Mapping[str, Any], found: Reading) -> list[str]:
+def read_auto(name: str, given: Mapping[str, Any], found: ReadSettings) -> list[str]:
     """What "auto" becomes, a sentence a setting, to be filled in once all settings are known."""
     if TABLE[name].wanted:
         found.notes.append(f"{name}: auto is {TABLE[name].wanted}")

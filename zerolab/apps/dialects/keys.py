@@ -19,7 +19,7 @@ Rule = Callable[[Any], Settings]
 
 
 @dataclass
-class Reading:
+class ReadSettings:
     """Settings that were read, and what is to be said of them at the start of a run, a sentence each.
 
     missing  settings that nobody gives, which have the tool's defaults

@@ -1,14 +1,7 @@
 """Megatron-LM's flags as settings of a run, and a run as its flags.
 
-Its data parallelism has four sharding strategies, which are our stages:
-
-    no_shard              stage 0    gradients all-reduced
-    optim                 stage 1    gradients all-reduced
-    optim_grads           stage 2    gradients reduce-scattered
-    optim_grads_params    stage 3
-
-`--use-distributed-optimizer` alone is its older way: stage 1 whose gradients are reduce-scattered. Only
-`--num-microbatches` is no name of Megatron-LM's, but of a text on it.
+Its four sharding strategies are our stages. `--use-distributed-optimizer` alone is its older way: stage 1 whose
+gradients are reduce-scattered. `--num-microbatches` is of a text on it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zerolab.apps.dialects.keys import Reading, Settings, require, require_of, run_of
+from zerolab.apps.dialects.keys import ReadSettings, Settings, require, require_of, run_of
 from zerolab.checkpoint import find_latest
 from zerolab.data.bins import META, PICKLE, find_dataset
 from zerolab.errors import InputError
@@ -176,7 +176,7 @@ class NanoGPT(NamedTuple):
 
 
 def find_nanogpt(arguments: Sequence[str]) -> tuple[NanoGPT | None, list[str]]:
-    """A nanoGPT configuration in a command line, with a file or a key that is nanoGPT's alone; and the other words."""
+    """A nanoGPT configuration in a command line, and the words that are not of it."""
     words, files, rest = list[str](), list[Path](), iter(arguments)
     for word in rest:
         flag, _, name = word.partition("=")
@@ -204,7 +204,7 @@ def find_nanogpt(arguments: Sequence[str]) -> tuple[NanoGPT | None, list[str]]:
     return NanoGPT(tuple(files), overrides), [word for word in words if word not in keys]
 
 
-def read_nanogpt(nano: NanoGPT, ranks: int, gpu: bool) -> Reading:
+def read_nanogpt(nano: NanoGPT, ranks: int, gpu: bool) -> ReadSettings:
     """What it means for so many ranks, on GPUs or not. Raises InputError that names key and line."""
     values, given = dict(DEFAULTS), set[str]()
     for path in nano.files:
@@ -214,7 +214,7 @@ def read_nanogpt(nano: NanoGPT, ranks: int, gpu: bool) -> Reading:
     for key, text in nano.overrides.items():
         values[key] = check_kind(key, parse(text, DEFAULTS[key]), "--")
         given.add(key)
-    found = Reading()
+    found = ReadSettings()
     if not nano.files:
         found.notes.append("what nanoGPT's keys leave out has the defaults of its train.py")
     try:

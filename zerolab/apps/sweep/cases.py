@@ -1,8 +1,9 @@
-"""What a sweep runs: settings, some with several values, and the cases that are their product. Settings that do not
-multiply are entries of `cases`:
+"""What a sweep runs: the product of settings with several values, for each entry of `cases`.
 
     gbit_per_s: [none, 10, 1]
     cases: [{zero_stage: 2, offload_optimizer: host}, {zero_stage: 3}]
+
+Names are those of `zerolab train`, and a few of its own.
 """
 
 from __future__ import annotations

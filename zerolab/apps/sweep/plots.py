@@ -24,8 +24,8 @@ Points = dict[float, float]
 
 @dataclass(frozen=True)
 class MeasuredCrossing:
-    """Below `gbit_per_s` the stage `below` has more of a figure, above it `above`; there both have `value`. It is
-    infinite between no link and the last bandwidth with rows; `over` is the next one below."""
+    """Below `gbit_per_s` the stage `below` has more of a figure, above it `above`; there both have `value`. It may be
+    infinite; `over` is the next bandwidth below."""
 
     below: int
     above: int
@@ -82,6 +82,7 @@ LOOKS = [
     for color, marker, line in zip(COLORS, "os^D", ("-", "--", "-.", ":"), strict=True)
 ]
 """Of each stage: who sees no colours has markers and lines."""
+LEGEND = {"frameon": False, "loc": "outside upper right", "fontsize": 9}
 SAME_LOSS = ("zero_stage", "gbit_per_s", "latency_us", "wire", "hosts", "world", "gflop_per_s", "gbyte_per_s")
 """Settings that change how a run is carried out, and not what it computes."""
 
@@ -176,7 +177,7 @@ def paint_memory(rows: Sequence[Row], axes: Any) -> str:
             text += f"stage {name}, {label}: {predicted:.3f} / {measured:.3f}\n"
     axes.set_xticks(range(len(names)), [name.replace(", ", "\n") for name in names.values()])
     axes.set(xlabel="stage", ylabel="MB")
-    axes.figure.legend(frameon=False, loc="outside upper right", ncols=3, fontsize=9)
+    axes.figure.legend(**LEGEND, ncols=3)
     return text
 
 
@@ -191,7 +192,7 @@ def paint_loss(rows: Sequence[Row], axes: Any) -> str:
         text += f"{step:>4}  {'  '.join(f'{value:>7.4f}' for value in values)}\n"
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(xlabel="step", ylabel="loss")
-    axes.figure.legend(frameon=False, loc="outside upper right", ncols=4, fontsize=9)
+    axes.figure.legend(**LEGEND, ncols=4)
     by_step = zip(*(row["loss"] for row in rows), strict=False)
     apart = max((max(step) - min(step) for step in by_step), default=0.0)
     same = "" if len({row["parameters_sha256"] for row in rows}) == 1 else "not "

@@ -81,4 +81,5 @@ def write_file(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)
     except OSError as error:
-        raise DiskError(f"{path} could not be written ({reason(error)}); the rows before it are there") from error
+        said = f"{path} could not be written ({reason(error)})"
+        raise DiskError(f"{said}; the rows before it are there") from error

@@ -1,11 +1,11 @@
 """Cases on wires that the kernel shapes, between hosts that are network namespaces.
 
-A job is a shell's script in a network and a /run of its own, where `ip netns` keeps the names of hosts. It joins them
-by wires that `tc` shapes, and becomes a Python that forks the ranks, which enter their hosts. The kernel ends them with
-that Python, and networks with their last process: nothing is left to clear.
+A job is a shell's script in a network and a /run of its own. It joins hosts by wires that `tc` shapes, and becomes a
+Python that forks the ranks, which enter their hosts. The kernel ends them with that Python, and networks with their
+last process: nothing is left to clear.
 
-Tried on Linux 6.18 with iproute2 6.1, as root; as another user only that hosts and wires are made. That kernel has tbf
-(bandwidths) and no netem (latencies), so a latency above 0 was refused before any case ran.
+Tried on Linux 6.18 with iproute2 6.1, as root; as another user only that hosts and wires are made. That kernel has no
+netem, so a latency above 0 was refused.
 """
 
 from __future__ import annotations
@@ -19,18 +19,13 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from zerolab.apps.cost.calibration import Seconds, measure_carrying
-from zerolab.apps.sweep.cases import SweepCase
-from zerolab.apps.sweep.measure import Figures, run_traced
 from zerolab.collectives import Link
 from zerolab.errors import InputError, RankError
 from zerolab.files import write_whole
-from zerolab.ranks import launch
 from zerolab.ranks.folders import temporary_folder
 from zerolab.ranks.forkserver import die_with_parent
 
@@ -53,23 +48,6 @@ def check_wires(link: Link | None) -> None:
         # The shell has printed each command; the last one was refused.
         why = ": ".join(done.stderr.splitlines()[-2:]).removeprefix("+ ")
         raise InputError(f"no wire can be shaped on this machine ({why}); take wire simulated")
-
-
-def carry_on_wires(hosts: int, ranks: int) -> Seconds:
-    """Seconds of a processor that each rank's collectives take on shaped wires."""
-    measure = partial(launch, measure_carrying, ranks=None, collectives="ring", device="cpu", prints="quiet")
-    # Of all results a process that joins a world has that of its own rank.
-    return dict(call_on_hosts(hosts, ranks, Link(1.0, 0.0), measure)[0])
-
-
-def run_shaped(case: SweepCase, trace: Path | None = None) -> Figures:
-    """The figures of a case; its trace goes to `trace`."""
-    config = case.config
-    # As on a simulated link, where "auto" is the ring: what shared memory moves goes over no wire.
-    collectives = "ring" if config.collective_impl == "auto" else config.collective_impl
-    unlinked = {"gbit_per_s": None, "latency_us": 0.0, "device": "cpu", "collective_impl": collectives}
-    run = partial(run_traced, config.model_copy(update=unlinked), trace and trace.absolute())
-    return dict(call_on_hosts(case.hosts, config.ranks, config.link, run))
 
 
 def call_on_hosts(hosts: int, ranks: int, link: Link | None, call: Callable[[], Any]) -> Any:
