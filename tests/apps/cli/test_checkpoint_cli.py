@@ -153,7 +153,7 @@ def test_the_checkpoints_learning_rate_and_decay_hold_unless_others_are_given(
 def test_one_command_line_begins_goes_on_and_finds_that_it_is_done(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = [*FLAGS, "--save-folder", str(tmp_path / "run"), "--resume"]
+    flags = [*FLAGS, "--world", "lockstep", "--save-folder", str(tmp_path / "run"), "--resume"]
     assert main([*flags, "--max-steps", "1"]) == 0
     assert said(capsys) == f"zerolab train: there is no checkpoint in {tmp_path / 'run'} yet, so the run begins anew"
     assert main([*flags, "--max-steps", "2"]) == 0
