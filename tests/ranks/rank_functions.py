@@ -247,7 +247,7 @@ def returns_a_generator(comm):
 def launches_by_a_forked_server(seen):
     """As the process does that runs learners' answers; its rank launches, too."""
     fork_server()
-    Path(seen).write_text(str(launch(launches_inside, "processes", ranks=1, timeout=15)[0]))
+    Path(seen).write_text(str(launch(launches_inside, "processes", ranks=1, timeout=50)[0]))
 
 
 def launches_inside(comm, world):

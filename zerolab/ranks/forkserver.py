@@ -101,8 +101,8 @@ def _begin(target: Any, *args: Any) -> None:
 
 def _forget_server() -> None:
     """In a fork of this process: the server is the parent's; a launch here gets its own."""
-    if _server._forkserver_alive_fd is not None:
-        os.close(_server._forkserver_alive_fd)
+    with suppress(OSError):
+        os.close(_server._forkserver_alive_fd or -1)
     _server.__init__()
 
 
