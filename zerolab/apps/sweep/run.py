@@ -18,7 +18,7 @@ import torch
 
 from zerolab import __version__
 from zerolab.apps.cost import Machine
-from zerolab.apps.cost.calibration import Seconds, carried, machine_from, measure_ranks
+from zerolab.apps.cost.calibration import Seconds, machine_from, measure_carrying, measure_ranks
 from zerolab.apps.cost.machine import constant_rate
 from zerolab.apps.interop.huggingface import weights_of
 from zerolab.apps.plan import gpu_bytes
@@ -146,7 +146,7 @@ def find_machine(case: SweepCase, seconds: BySeconds, folder: Path) -> Machine |
 
 def carry_on_wires(hosts: int, ranks: int) -> Seconds:
     """Seconds of a processor that each rank's collectives take on shaped wires."""
-    measure = partial(launch, carried, ranks=None, collectives="ring", device="cpu", prints="quiet")
+    measure = partial(launch, measure_carrying, ranks=None, collectives="ring", device="cpu", prints="quiet")
     # Of all results a process that joins a world has that of its own rank.
     return dict(call_on_hosts(hosts, ranks, Link(1.0, 0.0), measure)[0])
 
