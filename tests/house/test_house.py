@@ -237,7 +237,7 @@ BUDGETS = {
     "flat": 300,
     "collectives": 2_540,
     "zero": 4_530,
-    "ranks": 2_950,
+    "ranks": 2_960,
     "checkpoint": 1_700,
     "memory": 830,
     "offload": 950,

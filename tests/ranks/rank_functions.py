@@ -244,6 +244,10 @@ def returns_a_generator(comm):
     return (number for number in range(3))
 
 
+def returns_megabytes(comm, megabytes):
+    return torch.zeros(megabytes * 250_000)
+
+
 def launches_by_a_forked_server(seen):
     """As the process does that runs learners' answers; its rank launches, too."""
     fork_server()

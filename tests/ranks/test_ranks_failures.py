@@ -321,6 +321,12 @@ def test_a_result_that_cannot_travel_is_named_by_rank_and_type(world):
         launch(functions.returns_a_generator, ranks=2, world=world, timeout=30)
 
 
+def test_a_result_over_the_limit_is_named_by_rank_and_size():
+    with pytest.raises(RankFailure, match=r"rank 0 returned a Tensor of 2000\d\d\d bytes, over the limit of 1000000"):
+        launch(functions.returns_megabytes, 2, ranks=2, max_result_mb=1, timeout=30)
+    assert [result.numel() for result in launch(functions.returns_megabytes, 2, ranks=2, timeout=30)] == [500_000] * 2
+
+
 def test_a_launch_works_after_every_failure():
     for function in (functions.is_killed, functions.leaves_by_os_exit):
         with pytest.raises(RankFailure):

@@ -76,13 +76,19 @@ def main(job: Job, rank: int, pipe: Connection) -> None:
 def run(job: Job, transport: Transport, packed: bytes) -> Outcome:
     """Unpack the function and its arguments, call it, and pickle what it returns."""
     result, spans = call(job, transport, *loads(packed))
+    kind = type(result).__name__
     try:
-        return Outcome(dumps(result), when=time.monotonic(), events=spans)
+        packed = dumps(result)
     except Exception as error:
         raise Unreturned(
-            f"returned a {type(result).__name__} that cannot travel back ({error}); return numbers, tensors, or lists "
-            "and dicts of them"
+            f"returned a {kind} that cannot travel back ({error}); return numbers, tensors, or lists and dicts of them"
         ) from None
+    if len(packed) > job.max_result_bytes:
+        raise Unreturned(
+            f"returned a {kind} of {len(packed)} bytes, over the limit of {job.max_result_bytes:.0f}; return less, or "
+            "raise max_result_mb"
+        )
+    return Outcome(packed, when=time.monotonic(), events=spans)
 
 
 def call(job: Job, transport: Transport, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

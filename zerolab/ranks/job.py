@@ -39,6 +39,7 @@ class Job:
     backend: str  # torch's name, such as "gloo" or "cpu:gloo,cuda:nccl"
     threads: int
     collective_timeout: float = math.inf
+    max_result_bytes: float = math.inf
     link: Any = None
     trace: bool = False
     check: bool = False

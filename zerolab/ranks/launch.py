@@ -55,6 +55,7 @@ def launch(
     device: str = "auto",
     link: Link | None = None,
     threads: int | None = None,
+    max_result_mb: float = 256.0,
     env: Mapping[str, str] | None = None,
     prints: str = "ranked",
     trace: bool = False,
@@ -74,6 +75,7 @@ def launch(
     device       "cpu", "cuda", or "auto": see `choose_devices`. A rank's tensors must be on its `comm.device`.
     link         a simulated wire: processes slow down to it, the other worlds keep a virtual clock by it.
     threads      torch threads of each rank; None shares the cores out.
+    max_result_mb  refuse a rank's result whose pickle is larger.
     env          environment variables set in the ranks (processes), besides the caller's.
     prints       "ranked": what ranks print is shown at the end, in rank order; "quiet": it is in `Results.printed`.
     trace        record what ran when, see `Results.trace`.
@@ -103,6 +105,7 @@ def launch(
         devices=devices,
         backend=backend,
         threads=threads or threads_per_rank(int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if joins else count),
+        max_result_bytes=max_result_mb * 1e6,
         link=link,
         trace=trace,
         check=check and world != "virtual",
@@ -124,7 +127,7 @@ def check_arguments(ranks: int, most: int, given: Mapping[str, Any]) -> None:
     for name, choices in CHOICES.items():
         if given[name] not in choices:
             raise InputError(f"{name} is {given[name]!r}; choose one of {', '.join(map(repr, choices))}")
-    for name in ("timeout", "collective_timeout"):
+    for name in ("timeout", "collective_timeout", "max_result_mb"):
         value = given[name]
         if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
             raise InputError(f"{name} is {value!r}; give a positive, finite number")
