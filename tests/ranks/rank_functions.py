@@ -244,6 +244,10 @@ def returns_a_generator(comm):
     return (number for number in range(3))
 
 
+def returns_megabytes(comm, megabytes):
+    return torch.zeros(megabytes * 250_000)
+
+
 def launches_by_a_forked_server(seen):
     """As the process does that runs learners' answers; its rank launches, too."""
     fork_server()
@@ -332,7 +336,3 @@ def calls_once_more_and_late(comm):
     if comm.rank == 0:
         time.sleep(0.7)
         comm.all_reduce(torch.ones(2))
-
-
-def returns_megabytes(comm, megabytes):
-    return torch.zeros(megabytes * 250_000)
