@@ -394,7 +394,6 @@ def summoned(engine: ZeroEngine) -> list[torch.Tensor]:
 
 PUBLISHED: list[tuple[int, Stage3Limits]] = [
     (1, Stage3Limits()),
-    (2, Stage3Limits()),
     (3, Stage3Limits(persistence_numel=10**6)),
 ]
 

@@ -197,10 +197,10 @@ class Linked(WrappedTransport):
 
     def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Request:
         gone = self._leave(tensor)
-        return then(super().isend(tensor, dst, tag), lambda: sleep_until(gone))
+        return follow_by(super().isend(tensor, dst, tag), lambda: sleep_until(gone))
 
     def irecv(self, tensor: Tensor, src: int, tag: int = 0) -> Request:
-        return then(super().irecv(tensor, src, tag), lambda: sleep_until(self._take("in", tensor)))
+        return follow_by(super().irecv(tensor, src, tag), lambda: sleep_until(self._take("in", tensor)))
 
     def exchange(self, outgoing: Tensor, dst: int, incoming: Tensor, src: int, tag: int = 0) -> None:
         gone = self._leave(outgoing)
@@ -235,7 +235,7 @@ def sleep_until(moment: float) -> None:
     time.sleep(max(0.0, moment - time.perf_counter()))
 
 
-def then(request: Request, afterwards: Callable[[], None]) -> Request:
+def follow_by(request: Request, afterwards: Callable[[], None]) -> Request:
     @cache
     def wait() -> None:
         request.wait()

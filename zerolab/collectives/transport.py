@@ -131,7 +131,7 @@ class Transport(ABC):
             raise InputError(f"rank {peer} cannot exchange a message with itself; copy the tensor instead")
 
 
-def passed_on(name: str) -> Callable[..., Any]:
+def pass_on(name: str) -> Callable[..., Any]:
     def method(self: WrappedTransport, *args: Any, **kwargs: Any) -> Any:
         return getattr(self.inner, name)(*args, **kwargs)
 
@@ -146,17 +146,17 @@ class WrappedTransport(Transport):
         self.rank, self.size, self.device = inner.rank, inner.size, inner.device
         self.posts_ahead, self.queues, self.real_clock = inner.posts_ahead, inner.queues, inner.real_clock
 
-    isend = passed_on("isend")
-    irecv = passed_on("irecv")
-    exchange = passed_on("exchange")
-    lane = passed_on("lane")
-    entered = passed_on("entered")
-    left = passed_on("left")
-    waits = passed_on("waits")
-    moved = passed_on("moved")
-    now = passed_on("now")
-    all_gather_ints = passed_on("all_gather_ints")
-    close = passed_on("close")
+    isend = pass_on("isend")
+    irecv = pass_on("irecv")
+    exchange = pass_on("exchange")
+    lane = pass_on("lane")
+    entered = pass_on("entered")
+    left = pass_on("left")
+    waits = pass_on("waits")
+    moved = pass_on("moved")
+    now = pass_on("now")
+    all_gather_ints = pass_on("all_gather_ints")
+    close = pass_on("close")
 
 
 def tag_in(group: Group | None, tag: int) -> int:

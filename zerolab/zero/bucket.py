@@ -218,7 +218,7 @@ class Bucket:
         return self.reduced_shard() if self.rows.owned else self.gradients.reduced
 
     def reduced_shard(self) -> Tensor:
-        """The averaged gradients of this rank's shard, of which no other rank has one, whatever it owns."""
+        """The averaged gradients of this rank's shard, whatever it owns."""
         reduced = self.gradients.reduced
         assert reduced is not None
         return shard_of(reduced, self.layout, self.comm.rank) if reduced.numel() == self.layout.numel else reduced

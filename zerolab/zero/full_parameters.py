@@ -24,7 +24,7 @@ from zerolab.flat.layout import Slot
 from zerolab.flat.views import shard_of, view
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.engine import Engine
-from zerolab.zero.guards import ParameterGuard, written
+from zerolab.zero.guards import ParameterGuard, take_written
 from zerolab.zero.step import check_norm, clip_factor, gradient_norm
 from zerolab.zero.stored_step import StoredState, StoredStep
 from zerolab.zero.tiers import Tier, all_hear, changing
@@ -131,7 +131,7 @@ class FullParameters(Engine):
         schedule = self.schedule
         if schedule.is_summoned or schedule.in_backward or schedule.in_forward:
             raise StateError("summon_full_params was entered inside a forward, a backward or itself; enter it between")
-        before = {bucket: versions(bucket.parameters) for unit in self.units for bucket in unit.gathered}
+        before = {bucket: read_versions(bucket.parameters) for unit in self.units for bucket in unit.gathered}
         try:
             for unit in self.units:
                 schedule.arrive(unit)
@@ -143,9 +143,9 @@ class FullParameters(Engine):
                 self.guards.tell("before_step")
             finally:
                 # After an error, too: as at the other stages, what was written until then stays.
-                new = [bucket for bucket, counts in before.items() if versions(bucket.parameters) != counts]
+                new = [bucket for bucket, counts in before.items() if read_versions(bucket.parameters) != counts]
                 for bucket in new:
-                    written(bucket.parameters)
+                    take_written(bucket.parameters)
                 with changing(self, "a write in summon_full_params"):
                     for bucket in new:
                         self.tier.open(bucket).copy_(shard_of(bucket.whole, bucket.layout, self.comm.rank))
@@ -157,7 +157,7 @@ class FullParameters(Engine):
             schedule.release_all()
 
     def parameters_of(self, unit: Unit, to: int | None = None) -> dict[str, Tensor]:
-        """Copies of a unit's parameters by name, on the CPU of all, or of rank `to`. A collective."""
+        """Copies of a unit's parameters, on the CPU of all, or of rank `to`. A collective."""
         self.check_whole()
         self.guards.tell("before_read")
         self.schedule.arrive(unit)
@@ -315,6 +315,6 @@ def copy_slots(bucket: Bucket, whole: Tensor) -> dict[str, Tensor]:
     return {slot.name: view(whole, slot).cpu().clone() for slot in bucket.layout.slots}
 
 
-def versions(parameters: Iterable[nn.Parameter]) -> list[int]:
+def read_versions(parameters: Iterable[nn.Parameter]) -> list[int]:
     with DisableTorchFunctionSubclass():
         return [parameter._version for parameter in parameters]

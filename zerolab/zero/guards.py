@@ -45,7 +45,7 @@ WHERE = "read or write it inside `with engine.summon_full_params():`, on every r
 
 
 def has_views(unit: Unit) -> bool:
-    """Whether tensors besides the engine's have the memory of a unit: views in Python, and in graphs."""
+    """Whether others have views of a unit's memory, in Python or in graphs."""
     count = 0
     with DisableTorchFunctionSubclass():
         for bucket in unit.gathered:
@@ -178,7 +178,7 @@ FAKES = (FakeTensor, *(type(kind.__name__, (kind, FakeTensor), {}) for kind in K
 FORMS: dict[type, tuple[type, ...]] = {form: forms for forms in (KINDS, FAKES) for form in forms}
 
 
-def change(buckets: Iterable[Bucket], form: int) -> None:
+def change_class(buckets: Iterable[Bucket], form: int) -> None:
     """Give parameters another form. One of a class of the user's own keeps it, without the guards."""
     for parameter in parameters_in(buckets):
         if forms := FORMS.get(type(parameter)):
@@ -189,7 +189,7 @@ def parameters_in(buckets: Iterable[Bucket]) -> list[Any]:
     return [parameter for bucket in buckets for parameter in bucket.parameters]
 
 
-def written(parameters: Iterable[Any]) -> list[str]:
+def take_written(parameters: Iterable[Any]) -> list[str]:
     """Names of those that were written to since their engine last looked, which it does now."""
     found = []
     with DisableTorchFunctionSubclass():
@@ -214,8 +214,8 @@ class ParameterGuard:
                 for slot, parameter in zip(bucket.layout.slots, bucket.parameters, strict=True):
                     shaped = torch.empty(slot.shape, dtype=parameter.dtype, device="meta")
                     parameter._info = ParameterInfo(slot.name, unit, bucket, self, shaped, parameter._version)
-            change(unit.buckets, HERE)
-            change(unit.gathered, AWAY)
+            change_class(unit.buckets, HERE)
+            change_class(unit.gathered, AWAY)
         self._model, self._buckets, self._all = engine.model, engine.buckets, parameters_in(engine.buckets)
         self._modules = list(engine.model.modules())
         self._found = self._parts()
@@ -225,12 +225,12 @@ class ParameterGuard:
     def detach(self, engine: Any) -> None:
         self.schedule.in_loss = False
         if not engine.shards_parameters:
-            change(self._buckets, PLAIN)
+            change_class(self._buckets, PLAIN)
             for parameter in self._all:
                 del parameter._info
 
     def before_read(self) -> None:
-        for name in written(self._apart if self.schedule.is_summoned else self._apart + self._sharded):
+        for name in take_written(self._apart if self.schedule.is_summoned else self._apart + self._sharded):
             raise StateError(
                 f"{name} was written to, and that would be lost (stage 3, or main parameters): compute with a copy, as "
                 "weight.clamp(...), or write between steps, inside `with engine.summon_full_params():`"
@@ -262,22 +262,22 @@ class ParameterGuard:
         # A graph that was made before refuses its backward.
         trained = [parameter for parameter in self._all if parameter._info.bucket.trainable]
         torch.autograd.graph.increment_version(trained)
-        written(trained)
+        take_written(trained)
 
     def lend(self, unit: Unit) -> None:
-        change(unit.gathered, HERE)
+        change_class(unit.gathered, HERE)
 
     def take_back(self, unit: Unit) -> None:
-        change(unit.gathered, AWAY)
+        change_class(unit.gathered, AWAY)
 
     def published(self, unit: Unit) -> None:
-        change(unit.published, AWAY)
+        change_class(unit.published, AWAY)
         if not all(isinstance(parameter, Wrapped) for parameter in parameters_in(unit.published)):
             # One of a class of the user's own cannot make anybody wait: its unit is awaited now.
             self.schedule.arrive(unit)
 
     def arrived(self, unit: Unit) -> None:
-        change(unit.published, HERE)
+        change_class(unit.published, HERE)
 
     # Stage 3: uses of parameters outside the forward of their unit.
 

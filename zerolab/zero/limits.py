@@ -49,7 +49,7 @@ class Stage3Limits:
         return sum(unit.numel for unit in units if unit.presence is not Presence.SHARDED)
 
     def ahead(self, coming: Iterable[tuple[int, bool]], live: int) -> int:
-        """How many of the coming units to gather now: of each its elements, and whether they are `live` ones."""
+        """How many of the coming units to gather now: of each its elements, and whether they are here."""
         left, count = self.prefetch_numel, 0
         for numel, is_live in coming:
             fits = count == 0 if left is None else numel <= left

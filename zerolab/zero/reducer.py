@@ -194,7 +194,7 @@ class Reducer:
                 call.wait()
             average: Tensor = handle.wait()
             if self.replicate is not None and not behind:
-                for part in shards(average, bucket.layout):
+                for part in cut_shards(average, bucket.layout):
                     self.replicate.all_reduce(part, average=True)
             bucket.collect(average)
 
@@ -205,11 +205,11 @@ class Reducer:
         self._stream = self._stream or door.stream(self.replicate.device)
         average = handle.behind(self._stream)
         with door.on(self._stream):
-            parts = shards(average, bucket.layout)
+            parts = cut_shards(average, bucket.layout)
             return [self.replicate.all_reduce_async(part, average=True) for part in parts]
 
 
-def shards(average: Tensor, layout: Layout) -> tuple[Tensor, ...]:
+def cut_shards(average: Tensor, layout: Layout) -> tuple[Tensor, ...]:
     """The shards in an average as long as the bucket, else the one that it is. Each is averaged over replicas by
     itself, so that additions have one order, however many a rank has."""
     if not average.numel():

@@ -381,7 +381,7 @@ class GatherSchedule:
             unit.prefetch()
 
     def keeps(self, unit: Unit) -> bool:
-        """Whether a unit that has run in forward stays. Where another ran the last time nobody knows its next use."""
+        """Whether a unit that has run in forward stays. (Nobody knows its next use where another ran before.)"""
         order, at = self.order, len(self.order.running)
         if self.limits is None or order.last[at - 1 : at] != order.running[-1:]:
             return False

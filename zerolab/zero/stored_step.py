@@ -178,7 +178,7 @@ class StoredStep(OptimizerStep):
                     for name, value in self._long(segment).items()
                 ]
             else:
-                yield list(fields(group, self.read(number)))
+                yield list(split_record(group, self.read(number)))
                 if writing:
                     self.write(number)
 
@@ -210,18 +210,18 @@ class StoredStep(OptimizerStep):
             if segment.format.main is None:
                 stored = segment.part(self.tier.open(segment.bucket))
                 segment.tensor.data = stored.to(self.device, segment.format.step_dtype)
-        for segment, name, codec, raw in fields(group, record):
+        for segment, name, codec, raw in split_record(group, record):
             state: dict[str, Any] = self.optimizer.state[segment.tensor]
             if name == "main":
-                segment.tensor.data = decoded(codec, raw, segment)
+                segment.tensor.data = decode_state(codec, raw, segment)
             elif state:
                 beginning = state[name]
-                state[name] = decoded(codec, raw, segment)
+                state[name] = decode_state(codec, raw, segment)
                 if beginning.numel() == 1:
                     state[name].fill_(beginning.view(()))
 
     def encode(self, group: list[StoredSegment], record: Tensor) -> None:
-        for segment, name, codec, raw in fields(group, record):
+        for segment, name, codec, raw in split_record(group, record):
             state = self.optimizer.state[segment.tensor]
             value = segment.tensor.detach() if name == "main" else state[name]
             if address(value) != address(raw):
@@ -258,7 +258,7 @@ class StoredStep(OptimizerStep):
             coming = [(gradients, came) for came in events[-1:]]
 
 
-def fields(group: list[StoredSegment], record: Tensor) -> Iterator[StoredState]:
+def split_record(group: list[StoredSegment], record: Tensor) -> Iterator[StoredState]:
     states = [
         (codec, segment, name)
         for segment in group
@@ -272,7 +272,7 @@ def fields(group: list[StoredSegment], record: Tensor) -> Iterator[StoredState]:
         at += nbytes
 
 
-def decoded(codec: Codec, raw: Tensor, segment: StoredSegment) -> Tensor:
+def decode_state(codec: Codec, raw: Tensor, segment: StoredSegment) -> Tensor:
     """A state at hand: in the record itself if it is stored as the step uses it, else decoded."""
     if codec.dtype == segment.format.step_dtype:
         return codec.view(raw, segment.numel)

@@ -43,9 +43,8 @@ from zerolab.zero.units import GroupOf, settle_all
 class ZeroEngine(FullParameters):
     """A model, its gradients and its optimizer, sharded as `stage` says.
 
-    model         any nn.Module on `comm.device` or the meta device; its parameters become views of flat buffers
-                  (all stages), and have no memory outside their unit's forward and backward (stage 3), though
-                  their `shape`, `numel()` and `nbytes` stay those of the whole
+    model         any nn.Module on `comm.device` or the meta device; its parameters become views of flat buffers, and at
+                  stage 3 have no memory outside their unit's forward and backward
     stage         0 nothing sharded · 1 optimizer states · 2 and gradients · 3 and parameters
     lr            learning rate of the default optimizer, fused AdamW; or give `optimizer`, which takes a list of
                   parameter groups and returns an elementwise torch optimizer
@@ -60,8 +59,7 @@ class ZeroEngine(FullParameters):
     overlap_gather  let step() return before all new parameters have come (stages 1 and 2, and what stays at stage 3);
                   to read by a view that you took before the step, call `synchronize()` first
     prefetch      stage 3: gather the next unit while this one computes
-    limits        stage 3: which parameters stay, how much comes ahead and is kept (`memory.Stage3Limits`, with
-                  DeepSpeed's names)
+    limits        stage 3: which parameters stay, how much comes ahead and is kept (`memory.Stage3Limits`)
     units         the modules that are gathered as one; default: model.units(), or a guess (`units.py`)
     bucket_numel  cut units into buckets of at most so many elements
     align         slots and shards start at multiples of so many fp32 elements, or as many bytes of a narrower
@@ -252,7 +250,7 @@ def dtypes_from(precision: Precision | None) -> Dtypes | None:
 
 
 def engine_labels(engine: ZeroEngine) -> Callable[[], dict[str, list[torch.Tensor | None]]]:
-    """Labels for a tracker. Where two tensors are in one storage, the kind that stays is named first."""
+    """Labels for a tracker; of two tensors in one storage what stays stands first."""
     offload, step = engine.offload, engine.optimizer_step
     memory = "device" if offload.optimizer == "device" else "host"
     parameters = "device" if offload.parameters == "device" else "host"
