@@ -89,6 +89,12 @@ def test_seeds_repeat_and_ranks_start_alike():
     assert first[0][0] == first[1][0]
 
 
+def test_live_shows_every_line_once(capsys):
+    launch(functions.three_lines, ranks=2, prints="live", timeout=30)
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(lines) == [f"rank {rank} | line {line} of {rank}" for rank in range(2) for line in range(3)]
+
+
 def test_live_shows_no_line_before_it_is_whole_and_says_whose_the_rest_is(capsys):
     texts, shown = ["", ""], []
     job = Job(2, 60.0, "ring", ("cpu", "cpu"), "gloo", 1, prints="live")
