@@ -117,7 +117,7 @@ class RunSpec(BaseModel):
     )  # fmt: skip
 
     zero_stage: Stage = flag("0 shards nothing, 1 optimizer, 2 +gradients, 3 all", 0)
-    ranks: Most = flag("at most 128 here, or those that torchrun brings", RANKS)
+    ranks: Most = flag("how many ranks: at most 128 here, or torchrun's", RANKS)
     collective_impl: Literal["auto", "shared", "ring", "torch"] = flag(
         "shared memory, our rings, or torch's; auto: torch's on GPUs", "auto"
     )
@@ -159,7 +159,7 @@ class RunSpec(BaseModel):
     compile: bool = flag("compile the model's blocks", False)
     compile_backend: Literal["inductor", "aot_eager", "eager"] = flag("of torch.compile", "inductor")
 
-    precision: Recipe = flag(f"dtypes of all states: {', '.join(PRECISIONS)}; none: fp32")
+    precision: Recipe = flag(f"dtypes of all states: {', '.join(PRECISIONS)}")
     fp16: bool = flag("the same as --precision fp16", False)
     bf16: bool = flag("the same as --precision bf16", False)
     fp8: bool = flag("the same as --precision fp8", False)
@@ -192,7 +192,7 @@ class RunSpec(BaseModel):
 
     save_folder: Path | None = flag("of checkpoints; the end, and SIGTERM, make one")
     save_every: Count | None = flag("save after each so many steps, too")
-    keep: Count | None = flag("newest checkpoints to keep; none: all")
+    keep: Count | None = flag("newest checkpoints to keep (default: all)")
     resume: Path | None = flag(
         "go on from a checkpoint, or a folder's newest (alone: save-folder's, if there is one); "
         "optimizer, schedule, dropout and batch-size are as there unless given"
@@ -202,7 +202,7 @@ class RunSpec(BaseModel):
     lr_schedule: Kind = flag("how the learning rate falls, down to min-lr", "constant")
     warmup_steps: Amount = flag("steps in which the learning rate rises to lr", 0)
     warmup_shape: WarmupShape = flag("how it rises", "line")
-    decay_steps: Count | None = flag("steps until it is min-lr; none: max-steps")
+    decay_steps: Count | None = flag("steps until it is min-lr (default: max-steps)")
     min_lr: Level = flag("the learning rate at the end", 0.0)
 
     eval_every: Count | None = flag("evaluate after each so many steps")

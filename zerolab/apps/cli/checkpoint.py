@@ -118,7 +118,7 @@ class ConsolidateCheckpoint(OfCheckpoint):
     """Write the parameters of a checkpoint whole, as safetensors."""
 
     out: Annotated[Path, "OUT"] = flag("a folder to write, new or empty", ...)
-    dtype: Float | None = flag("of the weights; none: as saved")
+    dtype: Float | None = flag("of the weights (default: as they were saved)")
     huggingface: bool = flag("names and config.json as transformers reads them", False)
 
     def run(self) -> int:

@@ -33,7 +33,7 @@ class LaunchFlags(Flags):
 
     file: Annotated[str | None, "SCRIPT"] = flag("the Python file to start")
     module: Annotated[str | None, ("-m",)] = flag("a module in its place")
-    ranks: Annotated[Ranks | None, ("--nproc-per-node",)] = flag("how many; none: 2")
+    ranks: Annotated[Ranks | None, ("--nproc-per-node",)] = flag("how many (default: 2)")
     collectives: Literal["ring", "torch", "shared", "auto"] = flag(
         "what zerolab.launch() takes in the script where it is told nothing", "auto"
     )

@@ -74,12 +74,12 @@ class PlanFlags(Flags):
     recommend: bool = flag("pick a stage, and say why", False)
     json_: Path | None = flag("write all to this file, too")
     emit: str | None = flag(f"print the run for {', '.join(DIALECTS)}")
-    node_size: Count | None = flag("with --gpu: GPUs of a node; none: 8")
-    link_gbit_per_s: Speed | None = flag("gigabits a second of a card; none: 400")
-    link_latency_us: Level | None = flag("its microseconds a message; none: 14")
-    cards: Count | None = flag("network cards of a node; none: one a GPU")
-    algorithm: Literal["ring", "hierarchical", "best"] | None = flag("over nodes; none: ring")
-    reached: Share | None = flag("share of its peak that products reach")
+    node_size: Count | None = flag("with --gpu: GPUs of a node (default: 8)")
+    link_gbit_per_s: Speed | None = flag("gigabits a second of a card (default: 400)")
+    link_latency_us: Level | None = flag("its microseconds a message (default: 14)")
+    cards: Count | None = flag("network cards of a node (default: one a GPU)")
+    algorithm: Literal["ring", "hierarchical", "best"] | None = flag("of collectives over nodes (default: ring)")
+    reached: Share | None = flag("share of the GPU's peak that matrix products reach")
 
 
 def main(arguments: list[str]) -> int:

@@ -21,10 +21,10 @@ class SampleFlags(Flags):
     """Show how a trained model goes on with a text."""
 
     folder: Annotated[Path, "FOLDER"] = flag("of a run, or Hugging Face's", ...)
-    prompt: str | None = flag("how the text begins; none: with a new line")
+    prompt: str | None = flag("how the text begins (default: a new line)")
     tokens: Count = flag("tokens to add", 200)
     temperature: Annotated[float, Field(ge=0)] = flag("0: the likeliest; 1: as it says", 0.8)
-    top_k: Count | None = flag("draw among so many; none: all")
+    top_k: Count | None = flag("draw among so many (default: all)")
     seed: Seed = flag("another seed, another text", 0)
     dataset: str | None = flag("data with these tokens, where the model does not say")
 

@@ -1,5 +1,5 @@
 """Collectives of ranks that share a machine: nobody sends anything, everybody reads where the others' tensors lie.
-A rank's calls come in order (`queue.py`); its memory is an arena (`arena.py`) which the others find (`peers.py`).
+A rank's calls come in order (`queue.py`); its memory is an arena, which the others find (`peers.py`).
 
     reduce_scatter   rank r adds up chunk r, straight from all ranks' tensors
     all_gather       rank r copies every shard from where it lies
