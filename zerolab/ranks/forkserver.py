@@ -37,6 +37,8 @@ LEFTOVERS = "ZEROLAB_LEFTOVERS"
 LONGEST = 64
 GRACE_SECONDS = 1.0
 """Characters of a place where sockets may be; how long ranks whose parent has ended may take to leave."""
+_served: tuple[int | None, int] = None, -1
+"""The server, and the pipe by which it sees our end."""
 _KILLED_WITH_PARENT, _CHILD_SUBREAPER = 1, 36  # of linux/prctl.h
 
 # Python's table of child processes is not safe against two threads that start or poll at once.
@@ -57,16 +59,30 @@ def start_process(target: Any, args: tuple[Any, ...], name: str) -> BaseProcess:
 
 def start_server() -> None:
     """Start the server unless it runs, and do not wait for it, so that a first launch later finds its imports done."""
+    global _served
     # Python starts it below, and would let interrupts through again.
     resource_tracker.ensure_running()
     with process_table, _outside(make_server_environment()):
         _server.set_forkserver_preload(PRELOAD)
         _server.ensure_running()
+        if _server._forkserver_pid != _served[0]:
+            _forget_lifeline()
+            # A process that is started would hold what stands here, and keep the server from seeing our end.
+            _served = _server._forkserver_pid, _server._forkserver_alive_fd
+            _server._forkserver_alive_fd = os.open(os.devnull, os.O_RDONLY)
 
 
 def end_server() -> None:
     """End the server and all that it has forked, and wait for that; also in the middle of its start."""
+    _forget_lifeline()
     _server._stop_unlocked()
+
+
+def _forget_lifeline() -> None:
+    global _served
+    with suppress(OSError):
+        os.close(_served[1])
+    _served = None, -1
 
 
 def make_server_environment() -> dict[str, str]:
@@ -101,6 +117,7 @@ def _begin(target: Any, *args: Any) -> None:
 
 def _forget_server() -> None:
     """In a fork of this process: the server is the parent's; a launch here gets its own."""
+    _forget_lifeline()
     with suppress(OSError):
         os.close(_server._forkserver_alive_fd or -1)
     _server.__init__()

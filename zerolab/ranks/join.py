@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -25,14 +26,14 @@ from torch.distributed import distributed_c10d
 
 from zerolab.collectives import Collectives, Link, build
 from zerolab.collectives.shared.peers import host_number, is_possible
-from zerolab.collectives.torch_ import backends_of, carriers, connect
+from zerolab.collectives.torch_ import backends_of, carriers, connect, new_group
 from zerolab.errors import InputError
 from zerolab.ranks.board import BoardPen, Hangs
 from zerolab.ranks.child import SPARE_SECONDS, call
 from zerolab.ranks.failure import is_secondary, make_failure, make_outcome
 from zerolab.ranks.folders import leave, remove_all
 from zerolab.ranks.job import Job, Results, check_timed, choose_collectives, read_collectives
-from zerolab.ranks.process_transport import ProcessTransport
+from zerolab.ranks.process_transport import ProcessTransport, made
 from zerolab.ranks.seeds import seed_all
 
 POLL_SECONDS = 0.2
@@ -208,6 +209,12 @@ def from_process_group(
     device = choose_device(device, backends)
     check_timed(device, link, trace)
     nccl = device.type == "cuda" and backends.get("cuda") == "nccl"
+    carrier, _ = carriers(group, nccl)
+    if not nccl and (used := made[carrier.group_name]):
+        # Calls of two comms carry the same numbers, and would take each other's messages: this one's has its own group.
+        number = zlib.crc32(f"{carrier.group_name} {used}".encode())
+        made[carrier.group_name] += 1
+        group = new_group(dist.get_process_group_ranks(carrier), number, dist.get_backend_config(carrier))
     transport, impl = enter_group(group, device, nccl, collectives, link is not None)
     return build(transport, impl=impl, link=link, trace=trace, check=check)
 

@@ -85,7 +85,6 @@ class ProcessMessage(PendingMessage):
             post = dist.isend if self.sends else dist.irecv
             return dist.batch_isend_irecv([dist.P2POp(post, buffer, group=transport.group, group_peer=self.peer)])[0]
         group = transport.group if buffer.is_cuda else transport.host
-        tag ^= transport.salt
         if self.sends:
             return dist.isend(buffer, group=group, tag=tag, group_dst=self.peer)
         return dist.irecv(buffer, group=group, tag=tag, group_src=self.peer)
@@ -116,8 +115,6 @@ class ProcessTransport(MessageTransport):
         # NCCL runs the messages between two ranks in the order in which they are posted.
         self.posts_ahead = not nccl
         self.pen = pen or BoardPen(Board(self.size), self.rank)
-        # Calls of two comms of one group have the same numbers, and must not take each other's messages.
-        self.salt = hash_tag(f"comm {made[group.group_name]}")
         made[group.group_name] += 1
 
     def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:

@@ -175,7 +175,7 @@ class ConvertCheckpoint(Flags):
                 message = str(error)
                 for ours, theirs in OF_COMMAND.items():
                     message = message.replace(ours, theirs)
-                raise CheckpointError(message) from None
+                raise type(error)(message) from None
         ending.print_output(f"{path} is written\n")
         return 0
 
