@@ -226,7 +226,7 @@ def stepped(comm: Collectives, model: torch.nn.Module, **options: Any) -> Any:
     engine.backward(engine(tokens, targets))
     engine.step()
     assert comm.meter is not None
-    counts = dict(engine.guards.guards[0].counts)
+    counts = engine.explain()
     return comm.meter.calls, comm.meter.bytes, sum(parameter.numel() for parameter in model.parameters()), counts
 
 

@@ -132,7 +132,7 @@ def test_a_world_size_that_is_no_number_is_a_sentence(
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     assert main(["train", "--max-steps", "1"]) == 2
-    assert "ranks is 'abc'; give a whole number" in capsys.readouterr().err
+    assert "WORLD_SIZE is 'abc' in the environment" in capsys.readouterr().err
 
 
 def test_a_file_at_home_is_no_folder_to_save_to(

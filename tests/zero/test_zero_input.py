@@ -77,9 +77,12 @@ def test_a_bad_engine_is_refused_by_value_and_with_a_way_out(call: Callable[[], 
 def test_a_refused_model_is_as_it_was_and_goes_into_the_next_engine() -> None:
     model = pair()
     places = [parameter.data_ptr() for parameter in model.parameters()]
-    for options in ({"stage": 7}, {"clip_norm": -1.0}, {"groups": lambda name, p: {"betas": [0.9]}}, {"align": 0}):
-        with pytest.raises((InputError, TypeError)):
+    for options in ({"stage": 7}, {"clip_norm": -1.0}, {"align": 0}):
+        with pytest.raises(InputError):
             engine(model, **options)
+    for error, given in ((TypeError, {"betas": [0.9, 0.99]}), (AttributeError, 3)):
+        with pytest.raises(error):
+            engine(model, groups=lambda name, p, given=given: given)
     assert [parameter.data_ptr() for parameter in model.parameters()] == places
     engine(model)
 

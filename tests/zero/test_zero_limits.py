@@ -15,6 +15,7 @@ from zero_cases import adamw, digest
 
 from zerolab.checkpoint import load, save
 from zerolab.collectives import Collectives
+from zerolab.errors import InputError
 from zerolab.flat import BucketPlan, lay_out
 from zerolab.memory import Stage3Limits
 from zerolab.memory.traffic import gather_order
@@ -282,3 +283,10 @@ def test_each_unit_is_gathered_twice_unless_it_is_kept() -> None:
     assert order(Stage3Limits(prefetch_numel=0), first=1) == [0, 1, 2, 2, 1]
     # A tied one runs at the end, too, and backward begins with it.
     assert order(Stage3Limits(prefetch_numel=0, reuse_numel=1), resident=["10"]) == [0, 1, 2, 2, 1]
+
+
+@pytest.mark.parametrize("what", ["persistence_numel", "prefetch_numel", "live_numel", "reuse_numel"])
+@pytest.mark.parametrize("value", [-1, 1.5, True, "5e8"])
+def test_a_limit_that_is_no_count_is_refused(what: str, value: Any) -> None:
+    with pytest.raises(InputError, match=f"{what} is {value!r}; give a whole number of at least 0"):
+        Stage3Limits(**{what: value})

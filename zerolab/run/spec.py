@@ -467,7 +467,7 @@ def names_in(group: str) -> list[str]:
 
 def first_names(given: Mapping[str, Any]) -> dict[str, Any]:
     """Settings by the names of fields, each of which may be given once."""
-    found: dict[str, Any] = {}
+    found, source = dict[str, Any](), dict[str, str]()
     for name, value in given.items():
         own = {SECOND_NAMES.get(name, name): value}
         if name == "offload":
@@ -476,8 +476,9 @@ def first_names(given: Mapping[str, Any]) -> dict[str, Any]:
             offload = value if isinstance(value, Offload) else OFFLOADS[value]
             own = {setting: getattr(offload, part) for setting, part in OF_OFFLOAD.items()}
         if twice := sorted(own.keys() & found.keys()):
-            raise InputError(f"{name} is given, and {twice[0]}, too; leave one of the two out")
+            raise InputError(f"{source[twice[0]]} is given, and {name}, too; leave one of the two out")
         found |= own
+        source |= dict.fromkeys(own, name)
     return found
 
 

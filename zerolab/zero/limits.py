@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from zerolab.flat.layout import check_count
 from zerolab.zero.units import Presence, Unit
 
 U = TypeVar("U")
@@ -27,12 +28,19 @@ class Stage3Limits:
                        elements are here; None: no limit
     reuse_numel        stage3_max_reuse_distance: a unit that has run is not released if it is used again before units
                        of so many elements have run; None: 1 on a GPU, 0 elsewhere (`on`)
+
+    Raises InputError for what is no whole number, or below 0.
     """
 
     persistence_numel: int = 0
     prefetch_numel: int | None = None
     live_numel: int | None = None
     reuse_numel: int | None = None
+
+    def __post_init__(self) -> None:
+        for what, numel in vars(self).items():
+            if numel is not None or what == "persistence_numel":
+                check_count(what, numel, least=0)
 
     def on(self, gpus: bool) -> Stage3Limits:
         """These limits with the default for ranks on GPUs, or not."""

@@ -113,7 +113,10 @@ def read_flags(arguments: list[str]) -> tuple[Settings, set[str]]:
     given = [name for name in megatron.FLAGS if FOREIGN + name in settings]
     foreign = {name: settings.pop(FOREIGN + name) for name in given}
     if is_torchrun():
-        settings.setdefault("ranks", os.environ["WORLD_SIZE"])
+        size = os.environ["WORLD_SIZE"]
+        if not size.isdecimal():
+            raise InputError(f"WORLD_SIZE is {size!r} in the environment; set it to the number of ranks, or unset it")
+        settings.setdefault("ranks", size)
     if foreign:
         read = megatron.read(foreign, read_ranks(settings))
         if read.get("fp8"):
