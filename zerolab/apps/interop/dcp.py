@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import secrets
 from collections.abc import Callable, Collection, Iterable
@@ -56,6 +57,7 @@ from zerolab.checkpoint.save import commit
 from zerolab.checkpoint.shards import buffers_of, tied_names
 from zerolab.checkpoint.tensors import FileWriter
 from zerolab.errors import CheckpointError
+from zerolab.files import write_whole
 from zerolab.flat.layout import check_count
 from zerolab.ranks.folders import reason
 
@@ -102,7 +104,9 @@ def to_dcp(checkpoint: Path | str, folder: Path | str, *, progress: Progress = l
                 places[MetadataIndex(key, offset)] = filesystem._StorageInfo(FILE, start, file.tell() - start)
                 progress(len(entries), len(names))
                 del value  # before the next one is read
-        (draft / METADATA).write_bytes(pickle.dumps(Metadata(entries, names, places)))
+            file.flush()
+            os.fsync(file.fileno())
+        write_whole(draft / METADATA, pickle.dumps(Metadata(entries, names, places)))
     return folder
 
 
