@@ -36,10 +36,6 @@ THINGS = {
         "ranks outlive a fork server that is killed for as long as their parent lives; what an answer started and let "
         "go of is found by its folder alone",
     ),
-    "mremap": Thing(
-        lambda: _LINUX and hasattr(ctypes.CDLL(None), "mremap"),
-        "gathered units come from the allocator, and the places where they were stay resident",
-    ),
     "affinity": Thing(
         lambda: hasattr(os, "sched_getaffinity"),
         "ranks share out all cores of the machine, also those that this process may not use",

@@ -13,9 +13,10 @@ from torch.nn import functional as F
 from benchmarks.peers.measure import held_bytes
 from zerolab.collectives import Collectives
 from zerolab.memory import Tracker
-from zerolab.ranks import forkserver, launch
-from zerolab.ranks.pages import LEAST, Pages, hand_back
+from zerolab.ranks import launch
+from zerolab.ranks.malloc import hand_back, make_malloc_settings
 from zerolab.zero import ZeroEngine, engine_labels
+from zerolab.zero.tiers import Spares
 
 pytestmark = [
     pytest.mark.ranks,
@@ -68,19 +69,19 @@ def grown(before: int) -> float:
     return (held_bytes(os.getpid()) - before) / 1e6
 
 
-def test_storages_filled_one_after_the_other_share_their_pages() -> None:
+def test_storages_filled_one_after_the_other_share_their_memory() -> None:
     def run(comm: Collectives) -> tuple[list[float], bool]:
-        pages, before = Pages(comm.device), held_bytes(os.getpid())
+        spares, before = Spares(comm.device), held_bytes(os.getpid())
         tensors = [torch.empty(0) for _ in range(5)]
         sizes, seen, whole = [8_000_000, 4_000_000, 8_000_000, 2_000_000, 6_000_000], [], True
         for turn in range(3):
             for tensor, numel in zip(tensors, sizes, strict=True):
                 storage = tensor.untyped_storage()
-                pages.fill(storage, 4 * numel)
+                spares.fill(storage, 4 * numel)
                 filled = torch.empty(0).set_(storage, 0, (numel,)).fill_(numel + turn)
                 whole &= filled.min().item() == filled.max().item() == numel + turn and storage.nbytes() == 4 * numel
                 seen.append(grown(before))
-                pages.empty(storage)
+                spares.empty(storage)
                 whole &= storage.nbytes() == 0
         return seen, whole
 
@@ -89,19 +90,20 @@ def test_storages_filled_one_after_the_other_share_their_pages() -> None:
     assert seen == pytest.approx([32] * 15, abs=3)
 
 
-def test_pages_aside_are_given_back_with_their_owner_and_beyond_three_of_the_largest() -> None:
+def test_spare_memory_is_given_back_with_its_owner_and_beyond_three_of_the_largest() -> None:
     def run(comm: Collectives) -> list[float]:
-        pages, before, seen = Pages(comm.device), held_bytes(os.getpid()), []
+        spares, before, seen = Spares(comm.device), held_bytes(os.getpid()), []
         tensors = [torch.empty(0) for _ in range(6)]
         for tensor in tensors:
-            pages.fill(tensor.untyped_storage(), 16_000_000)
+            spares.fill(tensor.untyped_storage(), 16_000_000)
             torch.empty(0).set_(tensor.untyped_storage(), 0, (4_000_000,)).fill_(1.0)
         seen.append(grown(before))
         for tensor in tensors:
-            pages.empty(tensor.untyped_storage())
+            spares.empty(tensor.untyped_storage())
         hand_back()
         seen.append(grown(before))
-        del pages
+        del spares
+        hand_back()
         seen.append(grown(before))
         return seen
 
@@ -111,16 +113,22 @@ def test_pages_aside_are_given_back_with_their_owner_and_beyond_three_of_the_lar
     assert gone == pytest.approx(0, abs=3)
 
 
-def test_pages_stay_where_they_are_unless_the_process_keeps_what_it_frees() -> None:
-    def run(comm: Collectives) -> tuple[bool, int]:
-        pages, storage = Pages(comm.device), torch.empty(0).untyped_storage()
-        pages.fill(storage, 4 * LEAST)
-        nbytes = storage.nbytes()
-        pages.empty(storage)
-        return pages.move, nbytes - storage.nbytes()
-
-    assert launch(run, ranks=1, world="lockstep", timeout=60) == [(False, 4 * LEAST)]
-    assert launch(run, ranks=1, timeout=60) == [(True, 4 * LEAST)]
+def test_an_emptied_storage_leaves_its_memory_to_the_next_of_its_length_and_to_no_other() -> None:
+    spares = Spares(torch.device("cpu"))
+    first, second, third = (torch.empty(0).untyped_storage() for _ in range(3))
+    spares.fill(first, 4_000_000)
+    view, place = torch.empty(0).set_(first, 0, (1_000_000,)).view(1000, 1000), first.data_ptr()
+    spares.empty(first)
+    assert (first.nbytes(), view.untyped_storage().nbytes()) == (0, 0)
+    spares.fill(second, 4_000_000)
+    assert (second.data_ptr(), second.nbytes()) == (place, 4_000_000)
+    # Views find what their storage is filled with next.
+    spares.fill(first, 4_000_000)
+    first.fill_(0)
+    assert first.data_ptr() != place and not view.any()
+    spares.empty(first)
+    spares.fill(third, 400)
+    assert third.nbytes() == 400
 
 
 def test_what_is_freed_when_a_model_is_sharded_goes_back_to_the_system() -> None:
@@ -150,7 +158,7 @@ def test_ranks_are_born_with_settings_of_malloc_and_programs_that_they_start_are
 
 def test_the_tunables_that_somebody_has_set_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.perturb=1")
-    ours = forkserver.make_malloc_settings()["GLIBC_TUNABLES"]
+    ours = make_malloc_settings()["GLIBC_TUNABLES"]
     assert ours.startswith("glibc.malloc.perturb=1:glibc.malloc.tcache_count=0:")
     monkeypatch.setenv("ZEROLAB_KEEP_FREED_MEMORY", "0")
-    assert forkserver.make_malloc_settings() == {}
+    assert make_malloc_settings() == {}

@@ -30,7 +30,6 @@ from zerolab.ranks import folders
 from zerolab.ranks.board import Board, BoardPen
 from zerolab.ranks.failure import Unreturned, make_outcome
 from zerolab.ranks.job import Job, Outcome
-from zerolab.ranks.pages import begin_heap
 from zerolab.ranks.pickling import dumps, loads
 from zerolab.ranks.process_transport import ProcessTransport
 from zerolab.ranks.seeds import seed_all
@@ -54,7 +53,6 @@ def main(job: Job, rank: int, pipe: Connection) -> None:
     watch = threading.Thread(target=_watch, args=(pipe, job, finished), daemon=True)
     watch.start()
     try:
-        begin_heap()
         torch.set_num_threads(job.threads)
         seed_all()
         transport = _join(job, rank)

@@ -24,14 +24,12 @@ from typing import Any
 import psutil
 
 from zerolab.ranks import folders
+from zerolab.ranks.malloc import make_malloc_settings
 from zerolab.system import has
 
 _server: Any = forkserver._forkserver
 # Named, not imported: it holds the rooms above this one, which no rank needs to start but most rank functions use.
 PRELOAD = ["zerolab.preload"]
-TUNABLES = {"tcache_count": 0, "mmap_max": 0, "trim_threshold": 1 << 40}
-"""Settings of glibc's malloc in ranks, which keep what they free: the system would fill it with zeros in each step. Of
-blocks that torch wants aligned glibc cuts the ends off, which its tcache hands out: a freed block is then too short."""
 LEFTOVERS = "ZEROLAB_LEFTOVERS"
 """The variable by which a server knows what to remove if its client was killed: a pattern of paths."""
 LONGEST = 64
@@ -95,15 +93,6 @@ def make_server_environment() -> dict[str, str]:
         config["tempdir"] = str(folders.make_folder("", "/tmp" if long else ""))
     places = {tempfile.gettempdir(), os.path.dirname(config["tempdir"])}
     return {LEFTOVERS: os.pathsep.join(f"{place}/{folders.prefix}*" for place in places), **make_malloc_settings()}
-
-
-def make_malloc_settings() -> dict[str, str]:
-    """The variable that has a new process keep what it frees, unless ZEROLAB_KEEP_FREED_MEMORY=0."""
-    if os.environ.get("ZEROLAB_KEEP_FREED_MEMORY") == "0":
-        return {}
-    given = os.environ.get("GLIBC_TUNABLES")
-    settings = [f"glibc.malloc.{name}={value}" for name, value in TUNABLES.items()]
-    return {"GLIBC_TUNABLES": ":".join([*([given] if given else []), *settings])}
 
 
 # In what was started

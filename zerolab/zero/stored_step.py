@@ -35,7 +35,7 @@ from zerolab.offload.lane import Lane, Trace, Transfer, pipeline
 from zerolab.offload.places import Offload, host_empty
 from zerolab.precision.codec import Codec
 from zerolab.precision.recipe import Precision
-from zerolab.ranks.pages import hand_back
+from zerolab.ranks.malloc import hand_back
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.step import Factory, OptimizerStep, ShardSegment
 from zerolab.zero.tiers import Tier

@@ -19,19 +19,57 @@ import torch
 from zerolab.collectives import Collectives, phase
 from zerolab.collectives.observe import gather_records
 from zerolab.errors import InputError, OffloadError
-from zerolab.flat.views import numbers
+from zerolab.flat.views import numbers, values_here
 from zerolab.gpu import door
 from zerolab.offload.buffers import aligned
 from zerolab.offload.copies import Copies
 from zerolab.offload.files import open_file
 from zerolab.offload.lane import Lane, Transfer
 from zerolab.offload.places import Offload, host_empty
-from zerolab.ranks.pages import Pages
 from zerolab.zero.bucket import Bucket, DeviceTier
 from zerolab.zero.engine import Engine
 from zerolab.zero.units import settle_all
 
 Tensor = torch.Tensor
+
+
+MOST_SPARE = 3
+"""At most so many times the bytes of the largest storage are spare. What is beyond, as after all units were gathered at
+once, is freed."""
+
+
+class Spares:
+    """Memory of emptied storages, for the next ones that are filled.
+
+    A gathered unit comes and goes several times a step. From malloc's heap it would take a new place whenever something
+    small has settled in its old one, which stays resident; new pages of the system take longer than the gathering. On a
+    GPU torch's allocator keeps such memory itself, and in a virtual world there is none.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._keeps = values_here() and device.type == "cpu"
+        self._storages: list[torch.UntypedStorage] = []
+        self._largest = 0
+
+    def fill(self, storage: torch.UntypedStorage, nbytes: int) -> None:
+        """Give an empty storage `nbytes`; their content is arbitrary."""
+        lengths = [spare.nbytes() for spare in self._storages]
+        if nbytes in lengths:
+            storage._swap_data_ptr_(self._storages.pop(lengths.index(nbytes)))
+        else:
+            # Where none is as long, malloc gets them all, and may join some.
+            self._storages.clear()
+            storage.resize_(nbytes)
+
+    def empty(self, storage: torch.UntypedStorage) -> None:
+        """Leave a storage without bytes."""
+        self._largest = max(self._largest, storage.nbytes())
+        spare = sum(other.nbytes() for other in self._storages) + storage.nbytes()
+        if self._keeps and storage.nbytes() and spare <= MOST_SPARE * self._largest:
+            self._storages.append(torch.UntypedStorage(0))
+            self._storages[-1]._swap_data_ptr_(storage)
+        else:
+            storage.resize_(0)
 
 
 class Tier(DeviceTier):
@@ -47,15 +85,15 @@ class Tier(DeviceTier):
 
     def __init__(self, comm: Collectives, offload: Offload) -> None:
         super().__init__(comm)
-        self.offload, self.copies, self._pages = offload, Copies(comm.device), Pages(comm.device)
+        self.offload, self.copies, self._spares = offload, Copies(comm.device), Spares(comm.device)
         # Copies may be under way, of gradients to the host, and of parameters from it.
         self._brought = self._is_read = False
 
     def resize(self, storage: torch.UntypedStorage, nbytes: int) -> None:
         if nbytes:
-            self._pages.fill(storage, nbytes)
+            self._spares.fill(storage, nbytes)
         else:
-            self._pages.empty(storage)
+            self._spares.empty(storage)
 
     def put(self, target: Tensor, values: Tensor, stays: bool) -> None:
         self.copies.put(target, values, stays)
