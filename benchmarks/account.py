@@ -44,7 +44,7 @@ from zerolab.collectives.shared import peers
 from zerolab.collectives.shared.collectives import SharedMemoryCollectives
 from zerolab.collectives.transport import Transport
 from zerolab.ranks import launch
-from zerolab.zero import ZeroEngine, engine, schedule, step
+from zerolab.zero import ZeroEngine, engine, schedule
 from zerolab.zero.bucket import DeviceTier
 from zerolab.zero.reducer import Reducer
 from zerolab.zero.tiers import Tier

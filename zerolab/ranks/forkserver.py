@@ -73,7 +73,9 @@ def start_server() -> None:
 def end_server() -> None:
     """End the server and all that it has forked, and wait for that; also in the middle of its start."""
     _forget_lifeline()
-    _server._stop_unlocked()
+    # The server may have removed the folder of its socket, with what else its client left.
+    with suppress(FileNotFoundError):
+        _server._stop_unlocked()
 
 
 def _forget_lifeline() -> None:

@@ -56,7 +56,9 @@ class Reducer:
     ) -> None:
         self.overlap, self.replicate, self._reached = overlap, replicate, reached
         self.order = [bucket for unit in reversed(units) for bucket in reversed(unit.trainable)]
-        self._places = {key: place for place, bucket in enumerate(self.order) for key in bucket.slots}
+        self._places = {
+            key: (place, bucket, slot) for place, bucket in enumerate(self.order) for key, slot in bucket.slots.items()
+        }
         # Slots, and the small gradients that wait for their copy: on a GPU a kernel for each costs more than its bytes.
         self._small: list[tuple[Tensor, Tensor]] | None = [] if door.drives(comm.device) else None
         self._in_backward = self._reducing = False
@@ -91,14 +93,12 @@ class Reducer:
                 drop_gradients([parameter])
                 raise
         key = id(parameter)
-        place = self._places[key]
-        bucket = self.order[place]
-        gradients, slot = bucket.gradients, bucket.slots[key]
+        place, bucket, slot = self._places[key]
+        gradients = bucket.gradients
         if self._reducing and place < self._next:
             raise StateError(
                 f"{slot.name} got a second gradient after its bucket was reduced; checkpoint with use_reentrant=False"
             )
-        local = bucket.local_gradients()
         gradient = take_gradient(parameter)
         if gradient is None:
             raise StateError(
@@ -106,19 +106,20 @@ class Reducer:
             )
         if gradient.is_sparse:
             gradient = gradient.to_dense()
+        into = view(bucket.local_gradients(), slot)
         if gradients.filled or key in gradients.arrived:
             self._copy_small()
-            view(local, slot).add_(gradient)
+            into.add_(gradient)
         elif self._small is not None and gradient.numel() <= SMALL:
-            self._small.append((view(local, slot), gradient))
+            self._small.append((into, gradient))
         else:
-            view(local, slot).copy_(gradient)
+            into.copy_(gradient)
         gradients.arrived.add(key)
         if bucket.complete:
             self._copy_small()
-        if self._reducing and bucket.complete:
-            with phase("backward"):
-                self._start_complete()
+            if self._reducing:
+                with phase("backward"):
+                    self._start_complete()
 
     @torch.no_grad()
     def fill(self, unit: Unit) -> None:
