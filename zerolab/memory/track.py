@@ -6,7 +6,7 @@
     tracker.peak        # {kind: bytes} at the moment of the highest total
 
 The tracker stands between torch and its kernels (a dispatch mode), and hears of storages that are emptied or filled
-behind its back (`storage.resize_`). A storage counts from the operation that made it until nobody holds it, with the
+behind its back (RESIZES). A storage counts from the operation that made it until nobody holds it, with the
 size that it reports itself, once however many tensors view it; an older one from the start if a label names it, else
 from its first use. What a kernel allocates and frees inside one operation is not seen.
 """
@@ -266,8 +266,9 @@ def written_arguments(func: Any) -> tuple[tuple[str, int], ...]:
     return tuple((a.name, index) for index, a in arguments if a.alias_info is not None and a.alias_info.is_write)
 
 
-# `storage.resize_` is no operation, and no dispatch mode sees it. So the method itself tells, as long as somebody
-# listens. Of several trackers in several threads each hears all; it knows which storages are its own.
+# A change of a storage's size is no operation, and no dispatch mode sees it. So the methods themselves tell, as long as
+# somebody listens. Of several trackers in several threads each hears all; it knows which storages are its own.
+RESIZES = ("resize_", "_swap_data_ptr_")
 _listeners: list[Callable[[torch.UntypedStorage], None]] = []
 _changing = threading.Lock()
 
@@ -276,20 +277,28 @@ def hear_resizes(listener: Callable[[torch.UntypedStorage], None]) -> None:
     """Call `listener(storage)` after each change, in the thread that made it, until `ignore_resizes(listener)`."""
     with _changing:
         _listeners.append(listener)
-        # Every kind of storage inherits the method from here, so one place is enough.
-        torch.UntypedStorage.resize_ = _resize_and_tell  # type: ignore[assignment, method-assign]
+        for name in RESIZES:
+            # Every kind of storage inherits the methods from here, so one place is enough.
+            setattr(torch.UntypedStorage, name, make_telling(name))
 
 
 def ignore_resizes(listener: Callable[[torch.UntypedStorage], None]) -> None:
     """Undo one `hear_resizes`."""
     with _changing:
         _listeners.remove(listener)
-        if not _listeners and vars(torch.UntypedStorage).get("resize_") is _resize_and_tell:
-            del torch.UntypedStorage.resize_
+        for name in RESIZES if not _listeners else ():
+            if vars(torch.UntypedStorage).get(name) is make_telling(name):
+                delattr(torch.UntypedStorage, name)
 
 
-def _resize_and_tell(storage: torch.UntypedStorage, *size: Any, **named: Any) -> Any:
-    result = super(torch.UntypedStorage, storage).resize_(*size, **named)
-    for listener in tuple(_listeners):
-        listener(storage)
-    return result
+@cache
+def make_telling(name: str) -> Callable[..., Any]:
+    """A method of storages that tells of the storage when it has run."""
+
+    def change(storage: torch.UntypedStorage, *args: Any, **named: Any) -> Any:
+        result = getattr(super(torch.UntypedStorage, storage), name)(*args, **named)
+        for listener in tuple(_listeners):
+            listener(storage)
+        return result
+
+    return change

@@ -47,7 +47,8 @@ class Spares:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._keeps = values_here() and device.type == "cpu"
+        swaps = hasattr(torch.UntypedStorage, "_swap_data_ptr_")  # since torch 2.12
+        self._keeps = swaps and values_here() and device.type == "cpu"
         self._storages: list[torch.UntypedStorage] = []
         self._largest = 0
 
@@ -55,7 +56,7 @@ class Spares:
         """Give an empty storage `nbytes`; their content is arbitrary."""
         lengths = [spare.nbytes() for spare in self._storages]
         if nbytes in lengths:
-            storage._swap_data_ptr_(self._storages.pop(lengths.index(nbytes)))
+            swap(storage, self._storages.pop(lengths.index(nbytes)))
         else:
             # Where none is as long, malloc gets them all, and may join some.
             self._storages.clear()
@@ -67,9 +68,14 @@ class Spares:
         spare = sum(other.nbytes() for other in self._storages) + storage.nbytes()
         if self._keeps and storage.nbytes() and spare <= MOST_SPARE * self._largest:
             self._storages.append(torch.UntypedStorage(0))
-            self._storages[-1]._swap_data_ptr_(storage)
+            swap(storage, self._storages[-1])
         else:
             storage.resize_(0)
+
+
+def swap(storage: torch.UntypedStorage, spare: torch.UntypedStorage) -> None:
+    """Exchange the memory of two storages, one of them empty. Views of both stay."""
+    storage._swap_data_ptr_(spare)  # type: ignore[attr-defined]
 
 
 class Tier(DeviceTier):
