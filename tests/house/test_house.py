@@ -247,7 +247,7 @@ BUDGETS = {
     "models": 600,
     "data": 560,
     "apps.plan": 1_470,
-    "apps.cost": 570,
+    "apps.cost": 600,
     "apps.dialects": 1_740,
     "apps.cli": 1_730,
     "apps.sweep": 930,

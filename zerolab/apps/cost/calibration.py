@@ -1,10 +1,8 @@
 """This machine's figures, measured on all of its ranks at once, which share its cores and its memory.
 
-What is measured is what a step consists of, in the state in which a step meets it: with a rank's threads, on memory
-that no cache holds, collectives on the lane. The clock is the wall's, as a step's; where there are more ranks than
-cores, they take turns, and it is the processor's. All is measured once, then all again: so the tries of a figure are
-seconds apart, and say how much the machine's speed changes. A mean over tries, since a step is the sum of what it
-consists of, and then a median over ranks.
+The state is a step's: a rank's threads, memory that no cache holds, collectives on the lane, the wall's clock (where
+ranks take turns on a core, the processor's). Tries of one figure are seconds apart, so they say how much the machine's
+speed changes. Their mean counts, for a step is a sum of such parts; then the median over ranks.
 """
 
 from __future__ import annotations
@@ -36,13 +34,12 @@ TRIES, WINDOW = 5, 0.01
 QUICK = Link(1000.0, 0.0)
 """A link on which messages take next to no time, but pass all that a simulated one has."""
 Call = Callable[[], Any]
-Clock = Callable[[], float]
 Seconds = dict[str, list[float]]
 """By what was measured, for each of its amounts."""
 
 
 def calibrate(ranks: int = 1, collectives: str = "ring", disk: Path | None = None) -> Machine:
-    """The CPU of this machine as `ranks` ranks share it; about three seconds, and launching them.
+    """The CPU of this machine as `ranks` ranks share it; some ten seconds, and twice that where they share cores.
 
     collectives  the implementation whose collectives are measured, as `launch` takes it
     disk         a folder on the disk whose speed is measured; None: what is kept on a disk takes no time
@@ -144,8 +141,6 @@ ENGINE_CALLS = 100
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 WHOLES = (2**12, 2**21)
 """Elements of the tensors of collectives."""
-ISSUED = (16, 4)
-"""How many calls with each are measured together, each on memory of its own."""
 CARRIED = (200, 4)
 """How many calls with each are measured together: the system counts hundredths of a second."""
 CALLS: dict[str, list[tuple[float, Callable[[], Call]]]] = {
@@ -165,10 +160,7 @@ CALLS: dict[str, list[tuple[float, Callable[[], Call]]]] = {
         for length in LENGTHS
     ],
     "math": [(8.0 * length, partial(make_turns, lambda one, *_: F.gelu(one), length)) for length in LENGTHS],
-    "tanh": [
-        (8.0 * length, partial(make_turns, lambda one, *_: F.gelu(one, approximate="tanh"), length))
-        for length in LENGTHS
-    ],
+    "tanh": [(8.0 * n, partial(make_turns, lambda one, *_: F.gelu(one, approximate="tanh"), n)) for n in LENGTHS],
     "optimizer": [(28.0 * STEPPED, make_adamw)],
 }
 """What is measured, and the operations or bytes of a call: of a linear layer those of one product, of attention seven,
@@ -187,7 +179,7 @@ class Counter(TorchDispatchMode):
         return result
 
 
-def time_call(comm: Collectives, call: Call, clock: Clock, times: int = 0) -> float:
+def time_call(comm: Collectives, call: Call, clock: Call, times: int = 0) -> float:
     """Seconds of a call, on all ranks at once; a collective needs the same `times` on all."""
     call()
     if not times:
@@ -198,16 +190,15 @@ def time_call(comm: Collectives, call: Call, clock: Clock, times: int = 0) -> fl
     start = clock()
     for _ in range(times):
         call()
-    return (clock() - start) / times
+    return float(clock() - start) / times
 
 
 def measure(comm: Collectives, disk: Path | None = None) -> Seconds:
     """This rank's seconds for each amount, and as "spread" the share by which its tries typically differ from them."""
     tries = [measure_once(comm, disk) for _ in range(TRIES)]
     taken = {kind: [*zip(*(one[kind] for one in tries), strict=True)] for kind in tries[0]}
-    found = {kind: [*map(fmean, each)] for kind, each in taken.items()}
     off = [(max(each) - min(each)) / 2 / fmean(each) for kind in CALLS for each in taken[kind]]
-    return found | {"spread": [median(off)]}
+    return {kind: [*map(fmean, each)] for kind, each in taken.items()} | {"spread": [median(off)]}
 
 
 def measure_once(comm: Collectives, disk: Path | None) -> Seconds:
@@ -217,10 +208,10 @@ def measure_once(comm: Collectives, disk: Path | None) -> Seconds:
     for kind, calls in CALLS.items():
         found[kind] = [time_call(comm, make(), clock) / (3 if "matmul" in kind else 1) for _, make in calls]
     for name in COLLECTIVES if comm.size > 1 else ():
-        # Lanes and sockets have threads of their own, and a step computes while these wait.
+        # Lanes and sockets have threads of their own, and a step computes while they wait.
         found[name] = [
             time_call(comm, make_call(comm, name, numel, times), time.process_time, times)
-            for numel, times in zip(WHOLES, ISSUED, strict=True)
+            for numel, times in zip(WHOLES, (16, 4), strict=True)
         ]
     if disk is not None:
         found["disk"] = [time_disk(comm, disk)]
@@ -236,7 +227,7 @@ def measure_carrying(comm: Collectives) -> Seconds:
         return busy_seconds() / comm.size
 
     def carry(name: str, numel: int, times: int) -> float:
-        return median(time_call(comm, make_call(comm, name, numel, ISSUED[1]), clock, times) for _ in range(TRIES))
+        return median(time_call(comm, make_call(comm, name, numel, 4), clock, times) for _ in range(TRIES))
 
     return {name: [*map(partial(carry, name), WHOLES, CARRIED)] for name in COLLECTIVES}
 
@@ -263,7 +254,7 @@ def time_disk(comm: Collectives, folder: Path) -> float:
         file.close()
 
 
-def time_overhead(comm: Collectives, clock: Clock) -> float:
+def time_overhead(comm: Collectives, clock: Call) -> float:
     """Seconds of an operation in a small net that trains, its graph and modules with it."""
     net = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()) for _ in range(8)))
     some = torch.zeros(4, 4)

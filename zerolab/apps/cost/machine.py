@@ -116,8 +116,7 @@ class Machine:
 
     def seconds(self, operation: Operation) -> float:
         kind, flop, nbytes, itemsize = operation
-        rates = {"math": self.math, "tanh": self.tanh or self.math, "optimizer": self.optimizer}
-        moving = (rates.get(kind) or self.memory).seconds(nbytes)
+        moving = (getattr(self, kind, None) or self.memory).seconds(nbytes)
         if not flop:
             return self.overhead + moving
         rate = self.flop.get((kind, itemsize)) or self.flop.get(("matmul", itemsize)) or self.flop[("matmul", 4)]
