@@ -2,7 +2,7 @@
 
 The state is a step's: a rank's threads, memory that no cache holds, collectives on the lane, the wall's clock (where
 ranks take turns on a core, the processor's). Tries of one figure are seconds apart, so they say how much the machine's
-speed changes. Their mean counts, for a step is a sum of such parts; then the median over ranks.
+speed changes. Their median counts (one of threads that wait for each other may take ten times as long), then of ranks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache, partial
 from itertools import accumulate, cycle
 from math import inf
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 import psutil
@@ -197,8 +197,8 @@ def measure(comm: Collectives, disk: Path | None = None) -> Seconds:
     """This rank's seconds for each amount, and as "spread" the share by which its tries typically differ from them."""
     tries = [measure_once(comm, disk) for _ in range(TRIES)]
     taken = {kind: [*zip(*(one[kind] for one in tries), strict=True)] for kind in tries[0]}
-    off = [(max(each) - min(each)) / 2 / fmean(each) for kind in CALLS for each in taken[kind]]
-    return {kind: [*map(fmean, each)] for kind, each in taken.items()} | {"spread": [median(off)]}
+    off = [(max(each) - min(each)) / 2 / median(each) for kind in CALLS for each in taken[kind]]
+    return {kind: [*map(median, each)] for kind, each in taken.items()} | {"spread": [median(off)]}
 
 
 def measure_once(comm: Collectives, disk: Path | None) -> Seconds:
