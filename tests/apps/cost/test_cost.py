@@ -227,16 +227,16 @@ def test_amounts_of_a_calibration_are_those_of_the_operations_that_it_times():
         assert sum(one.flop or one.nbytes for one in operations) == shares * amount, kind
 
 
-def test_figures_are_medians_of_tries_and_the_spread_is_by_how_much_these_typically_differ(monkeypatch):
+def test_figures_are_medians_of_tries_and_half_of_these_are_within_the_spread(monkeypatch):
     tries = [
-        {**seconds_by_hand(), **{kind: [share] for kind in calibration.CALLS}} for share in (1.0, 1.5, 0.8, 1.2, 1.0)
+        {**seconds_by_hand(), **{kind: [share] for kind in calibration.CALLS}} for share in (1.0, 9.0, 0.8, 1.2, 1.0)
     ]
     coming = iter(tries)
     monkeypatch.setattr(calibration, "measure_once", lambda *_: next(coming))
     found = calibration.measure(LocalCollectives())
-    assert found["tanh"] == pytest.approx([1.0]) and found["spread"] == pytest.approx([0.35])
+    assert found["tanh"] == pytest.approx([1.0]) and found["spread"] == pytest.approx([0.1])
     machine = calibration.machine_from(seconds_by_hand() | {"spread": found["spread"], "turns": [2.0]}, 4)
-    assert machine.spread == pytest.approx(0.35), "a share, which turns do not change"
+    assert machine.spread == pytest.approx(0.1), "a share, which turns do not change"
 
 
 def test_each_buffer_of_a_figure_is_used_in_turn_and_all_together_are_more_than_a_cache_holds():

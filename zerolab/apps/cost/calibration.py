@@ -13,7 +13,7 @@ from functools import cache, partial
 from itertools import accumulate, cycle
 from math import inf
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 import psutil
@@ -194,11 +194,12 @@ def time_call(comm: Collectives, call: Call, clock: Call, times: int = 0) -> flo
 
 
 def measure(comm: Collectives, disk: Path | None = None) -> Seconds:
-    """This rank's seconds for each amount, and as "spread" the share by which its tries typically differ from them."""
+    """This rank's seconds for each amount, and as "spread" the share of them within which half of its tries are."""
     tries = [measure_once(comm, disk) for _ in range(TRIES)]
     taken = {kind: [*zip(*(one[kind] for one in tries), strict=True)] for kind in tries[0]}
-    off = [(max(each) - min(each)) / 2 / median(each) for kind in CALLS for each in taken[kind]]
-    return {kind: [*map(median, each)] for kind, each in taken.items()} | {"spread": [median(off)]}
+    quarters = [quantiles(each, method="inclusive") for kind in CALLS for each in taken[kind]]
+    spread = median((high - low) / 2 / middle for low, middle, high in quarters)
+    return {kind: [*map(median, each)] for kind, each in taken.items()} | {"spread": [spread]}
 
 
 def measure_once(comm: Collectives, disk: Path | None) -> Seconds:

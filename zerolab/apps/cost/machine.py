@@ -95,7 +95,7 @@ class Machine:
     optimizer   bytes a second of the optimizer's step; None: as `memory`
     host_step   bytes a second of the optimizer's step where the host computes it
     per_unit_overhead  seconds of each call of the engine's own: a unit gathered, a bucket reduced
-    spread      share by which the same work took more or less time while all this was measured
+    spread      share by which half of the tries took more or less time while all this was measured
     """
 
     name: str
