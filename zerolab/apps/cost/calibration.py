@@ -75,7 +75,7 @@ def machine_from(measured: Seconds, ranks: int) -> Machine:
         {("matmul", 4): rate("matmul"), ("attention", 4): rate("attention"), ("matmul", 2): rate("matmul16")},
         memory,
         rate("math"),
-        rate("tanh"),
+        rate("tanh") if "tanh" in seconds else None,
         overhead=seconds["overhead"][0],
         # Device and host are one memory here, which is read and written.
         host=memory.points[-1][1] / 2,
@@ -214,9 +214,7 @@ def measure_once(comm: Collectives, disk: Path | None) -> Seconds:
             time_call(comm, make_call(comm, name, numel, times), time.process_time, times)
             for numel, times in zip(WHOLES, (16, 4), strict=True)
         ]
-    if disk is not None:
-        found["disk"] = [time_disk(comm, disk)]
-    return found
+    return found if disk is None else found | {"disk": [time_disk(comm, disk)]}
 
 
 def measure_carrying(comm: Collectives) -> Seconds:
