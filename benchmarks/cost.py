@@ -6,8 +6,9 @@ Method. In rounds, one after the other: for each number of ranks and bandwidth t
 (`zerolab.apps.cost.calibrate`, seconds), and right after it comes a launch with rings on a link that really delays
 (`launch(..., link=)`), in which every model trains at every stage: two steps to warm up, then some that are timed. A
 step lasts as long as on its slowest rank, and the median of the steps counts. Its prediction knows the calibration of
-its round and the link, never a step. Of the rounds the medians count, of times and of errors. What is done is in a file
-of JSON lines, so a run that was ended goes on where it was; --out names another, to begin anew.
+its round and the link, never a step; behind it is the spread of the machine's speed while it was calibrated. Of the
+rounds the medians count, of times and of errors. What is done is in a file of JSON lines, so a run that was ended goes
+on where it was, and may be split by its flags; --out names another, to begin anew.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def rows_of(ranks: int, gbit: float, models: Sequence[str], steps: int, machine:
         rows.append(
             {"model": model, "ranks": ranks, "gbit_per_s": gbit, "stage": stage, "measured": median(each),
              "least": min(each), "most": max(each), "predicted": step.seconds, "exposed": step.exposed,
-             "error": step.seconds / median(each) - 1}
+             "error": step.seconds / median(each) - 1, "spread": machine.spread}
         )  # fmt: skip
     return rows
 
@@ -103,7 +104,7 @@ def merged(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     cases: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         cases.setdefault((row["ranks"], row["gbit_per_s"], row["model"], row["stage"]), []).append(row)
-    middles = ("measured", "predicted", "exposed", "error")
+    middles = ("measured", "predicted", "exposed", "error", "spread")
     return [
         {
             **of_case[0],
@@ -126,7 +127,9 @@ def between_rounds(rows: Sequence[dict[str, Any]], ranks: int) -> list[float]:
 
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Lines of Markdown: a row a case, and the errors."""
-    rounds, rows = rows, merged(rows)
+    names = [*MODELS]
+    rounds = rows
+    rows = sorted(merged(rows), key=lambda row: (row["ranks"], row["gbit_per_s"], names.index(row["model"])))
     lines = [
         "| model | ranks | Gbit/s | stage | measured, ms | least to most | predicted | waits | error |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
@@ -135,8 +138,8 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
         spread = f"{1e3 * row['least']:.0f} to {1e3 * row['most']:.0f}"
         lines.append(
             f"| {row['model']} | {row['ranks']} | {row['gbit_per_s']:g} | {row['stage']} | {1e3 * row['measured']:.1f} "
-            f"| {spread} | {1e3 * row['predicted']:.1f} | {row['exposed'] / row['predicted']:.0%} "
-            f"| {row['error']:+.1%} |"
+            f"| {spread} | {1e3 * row['predicted']:.1f} ± {row['spread']:.0%} "
+            f"| {row['exposed'] / row['predicted']:.0%} | {row['error']:+.1%} |"
         )
     errors = sorted(abs(row["error"]) for row in rows)
     for ranks in sorted({row["ranks"] for row in rows}):

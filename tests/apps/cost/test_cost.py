@@ -15,6 +15,7 @@ from zerolab.apps.plan.layout import layout_of
 from zerolab.apps.plan.timing import predict_step
 from zerolab.collectives import Link
 from zerolab.collectives.cost import RINGS
+from zerolab.collectives.ring import LocalCollectives
 from zerolab.errors import InputError
 from zerolab.models import config_of
 from zerolab.ranks import launch
@@ -111,6 +112,7 @@ def test_operations_are_what_torch_does():
     assert found == Operation("matmul", 2 * 3 * 4 * 5, 4 * (12 + 20 + 15), 4)
     assert operation_of(torch.ops.aten.t.default, (a,), {}, a.t()) is None
     assert operation_of(torch.ops.aten.gelu.default, (a,), {}, a) == Operation("math", 0, 96, 4)
+    assert operation_of(torch.ops.aten.gelu.default, (a,), {"approximate": "tanh"}, a) == Operation("tanh", 0, 96, 4)
     q = torch.empty(2, 3, 8, 4)
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     dense = operation_of(flash.default, (q, q, q), {}, q)
@@ -162,10 +164,11 @@ def test_bad_input_is_refused_in_a_sentence(make, said):
 
 
 def seconds_by_hand():
-    """What a machine of 10 GFLOP/s and 1 GB/s would measure, each call 1 us, of two ranks."""
+    """What a machine of 10 GFLOP/s and 1 GB/s (0.25 GB/s of tanh) would measure, each call 1 us, of two ranks."""
     found = {kind: [amount / 1e9 + 1e-6 for amount in amounts] for kind, amounts in calibration.AMOUNTS.items()}
     for kind in ("matmul", "matmul16", "attention"):
         found[kind] = [amount / 1e10 + 1e-6 for amount in calibration.AMOUNTS[kind]]
+    found["tanh"] = [amount / 2.5e8 + 1e-6 for amount in calibration.AMOUNTS["tanh"]]
     found |= {"call": [1e-6], "overhead": [5e-6]}
     for name in calibration.COLLECTIVES:
         found[name] = [1e-4 + 4 * numel / 1e9 for numel in calibration.WHOLES]
@@ -177,6 +180,7 @@ def test_calibration_finds_the_figures_of_a_machine_by_hand():
     assert machine.seconds(Operation("matmul", 10**10, 0)) == pytest.approx(1 + 5e-6)
     assert machine.seconds(Operation("attention", 10**10, 0)) == pytest.approx(1 + 5e-6)
     assert machine.seconds(Operation("math", 0, 10**6)) == pytest.approx(1e-3 + 5e-6)
+    assert machine.seconds(Operation("tanh", 0, 10**6)) == pytest.approx(4e-3 + 5e-6)
     assert machine.seconds(Operation("memory", 0, 10**6)) == pytest.approx(1e-3 + 5e-6)
     for name in calibration.COLLECTIVES:
         assert machine.local_seconds(name, 10**6) == pytest.approx(1e-4 + 1e-3, rel=1e-6)
@@ -214,9 +218,43 @@ def test_calibration_takes_a_disturbed_figure_for_the_next_one():
     assert one == other
 
 
+def test_amounts_of_a_calibration_are_those_of_the_operations_that_it_times():
+    """By what `operation_of` counts of each call, as it counts those of a step."""
+    for kind, shares in (("matmul", 3), ("attention", 1), ("math", 1), ("tanh", 1), ("memory", 1)):
+        amount, make = calibration.CALLS[kind][0]
+        operations = [one for one in bytes_of(make()) if one.kind == kind]
+        assert operations and all(one.kind == kind for one in operations)
+        assert sum(one.flop or one.nbytes for one in operations) == shares * amount, kind
+
+
+def test_figures_are_medians_of_tries_and_half_of_these_are_within_the_spread(monkeypatch):
+    tries = [
+        {**seconds_by_hand(), **{kind: [share] for kind in calibration.CALLS}} for share in (1.0, 9.0, 0.8, 1.2, 1.0)
+    ]
+    coming = iter(tries)
+    monkeypatch.setattr(calibration, "measure_once", lambda *_: next(coming))
+    found = calibration.measure(LocalCollectives())
+    assert found["tanh"] == pytest.approx([1.0]) and found["spread"] == pytest.approx([0.1])
+    machine = calibration.machine_from(seconds_by_hand() | {"spread": found["spread"], "turns": [2.0]}, 4)
+    assert machine.spread == pytest.approx(0.1), "a share, which turns do not change"
+
+
+def test_each_buffer_of_a_figure_is_used_in_turn_and_all_together_are_more_than_a_cache_holds():
+    seen = []
+    for width in (1024, 2**22):
+        call = calibration.make_turns(lambda *parts: seen.append([part.data_ptr() for part in parts]), width)
+        for _ in range(65):
+            call()
+    few, many = seen[65:], seen[:65]
+    assert many[0] == many[64] and len({part for one in many for part in one}) == 64 * 3
+    assert len({one[0] for one in few}) == 1 and few[0][2] - few[0][0] == 2 * 4 * 2**22
+    assert calibration.cold_memory().nbytes >= 48 * 2**20
+
+
 @pytest.mark.ranks
 def test_this_machine_is_calibrated_to_figures_that_make_sense(tmp_path):
     machine = calibrate(ranks=1, disk=tmp_path)
+    assert 0 < machine.spread < 5
     assert 1e6 < machine.disk < 1e12 and not list(tmp_path.iterdir())
     assert 1e6 < machine.host < 1e12 and 1e6 < machine.host_step < 1e12
     assert machine.collective == {} and 0 < machine.overhead < 1

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks import tiers
 from zerolab.apps import cli
+from zerolab.apps.cli.sweep import format_times
 from zerolab.apps.cost import calibration
 from zerolab.apps.dialects.deepspeed import read_deepspeed
 from zerolab.apps.sweep import make_cases, read_file, sweep
@@ -254,7 +255,7 @@ def calibrated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     def measure_ranks(*what: Any) -> dict[str, list[float]]:
         asked.append(what)
         seconds = {kind: [amount * len(asked) / 1e9 for amount in of] for kind, of in calibration.AMOUNTS.items()}
-        return seconds | {"call": [1e-7], "overhead": [1e-6], "all_gather": [1e-3, 1e-2]}
+        return seconds | {"call": [1e-7], "overhead": [1e-6], "all_gather": [1e-3, 1e-2], "spread": [0.07]}
 
     def run_traced(config: Any, trace: Any) -> dict[str, Any]:
         return {"step_seconds": 0.5, "tokens_per_s": 64.0}
@@ -276,6 +277,9 @@ def test_processes_have_their_predicted_times_of_one_machine_for_ranks_and_colle
         shares = row["communication_share_predicted"], row["waiting_share_predicted"]
         assert row["step_seconds_predicted"] > 0 and all(0 <= share < 1 for share in shares)
         assert (row["settings"]["ranks"] == 1) == (shares[0] == 0)
+        assert row["machine_spread"] == 0.07
+        shares = dict.fromkeys(("communication_share", "overlap_share", "waiting_share"))
+        assert format_times(shares | row)[0].endswith(" ± 7% / 500")
     alone, linked = rows[6:]
     assert linked["step_seconds_predicted"] > alone["step_seconds_predicted"], "stage 3 on a link, and without"
 

@@ -151,7 +151,8 @@ def format_times(row: Row) -> list[str]:
     shares = (row["communication_share"], row["overlap_share"], row["waiting_share"])
     percent = ["" if share is None else f"{share:.0%}" for share in shares]
     seconds = row["step_seconds_predicted"]
-    predicted = "" if seconds is None else f"{1e3 * seconds:.4g} / "
+    spread = f" ± {row['machine_spread']:.0%}" if row.get("machine_spread") else ""
+    predicted = "" if seconds is None else f"{1e3 * seconds:.4g}{spread} / "
     return [f"{predicted}{1e3 * row['step_seconds']:.4g}", f"{row['tokens_per_s']:,.0f}", *percent]
 
 

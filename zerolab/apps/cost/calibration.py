@@ -1,18 +1,19 @@
 """This machine's figures, measured on all of its ranks at once, which share its cores and its memory.
 
-What is measured is the processor's time, which others who work on the machine hardly change; where there are more ranks
-than cores, they take turns. A median over tries, and then over ranks.
+The state is a step's: a rank's threads, memory that no cache holds, collectives on the lane, the wall's clock (where
+ranks take turns on a core, the processor's). Tries of one figure are seconds apart, so they say how much the machine's
+speed changes. Their median counts (one of threads that wait for each other may take ten times as long), then of ranks.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from itertools import accumulate, cycle
 from math import inf
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 import psutil
@@ -28,7 +29,7 @@ from zerolab.offload.files import SwapFile
 from zerolab.ranks import launch
 from zerolab.ranks.job import threads_per_rank
 
-TRIES, WINDOW = 5, 0.02
+TRIES, WINDOW = 5, 0.01
 """How often each figure is taken, and for how many seconds."""
 QUICK = Link(1000.0, 0.0)
 """A link on which messages take next to no time, but pass all that a simulated one has."""
@@ -38,7 +39,7 @@ Seconds = dict[str, list[float]]
 
 
 def calibrate(ranks: int = 1, collectives: str = "ring", disk: Path | None = None) -> Machine:
-    """The CPU of this machine as `ranks` ranks share it; about three seconds, and launching them.
+    """The CPU of this machine as `ranks` ranks share it; some ten seconds, and twice that where they share cores.
 
     collectives  the implementation whose collectives are measured, as `launch` takes it
     disk         a folder on the disk whose speed is measured; None: what is kept on a disk takes no time
@@ -74,6 +75,7 @@ def machine_from(measured: Seconds, ranks: int) -> Machine:
         {("matmul", 4): rate("matmul"), ("attention", 4): rate("attention"), ("matmul", 2): rate("matmul16")},
         memory,
         rate("math"),
+        rate("tanh") if "tanh" in seconds else None,
         overhead=seconds["overhead"][0],
         # Device and host are one memory here, which is read and written.
         host=memory.points[-1][1] / 2,
@@ -82,6 +84,7 @@ def machine_from(measured: Seconds, ranks: int) -> Machine:
         host_step=optimizer.points[-1][1],
         per_unit_overhead=ENGINE_CALLS * least,
         collective={name: fit_line(*seconds[name]) for name in COLLECTIVES if name in seconds},
+        spread=measured.get("spread", [0.0])[0],
     )
 
 
@@ -92,17 +95,27 @@ def fit_line(short: float, long: float) -> tuple[float, float]:
     return max(short - a_byte * few, 0.0), a_byte
 
 
-def make_linear(width: int, dtype: torch.dtype) -> Call:
+def multiply(inputs: torch.Tensor, gradients: torch.Tensor, weight: torch.Tensor) -> None:
     """The three products of a linear layer in forward and backward."""
-    inputs, gradients = torch.randn(2, ROWS, width).to(dtype).unbind()
-    weight = torch.randn(width, width).to(dtype)
-    return lambda: (torch.mm(inputs, weight.t()), torch.mm(gradients, weight), torch.mm(gradients.t(), inputs))
+    torch.mm(inputs, weight.t())
+    torch.mm(gradients, weight)
+    torch.mm(gradients.t(), inputs)
 
 
-def make_turns(call: Callable[..., Any], length: int) -> Call:
-    """The call on three tensors, others each time, as in a step."""
-    turn = cycle(torch.ones(max(1, min(64, 2**22 // length)), 3, length).unbind())
+def make_turns(
+    call: Callable[..., Any], width: int, rows: tuple[int, ...] = (1, 1, 1), dtype: torch.dtype = torch.float32
+) -> Call:
+    """The call on tensors of so many rows, others each time: as in a step, no cache holds the next ones."""
+    memory, numel = cold_memory().view(dtype), sum(rows) * width
+    turns = max(1, min(64, memory.numel() // numel))
+    taken = memory[: turns * numel].view(turns, sum(rows), width)
+    turn = cycle(zip(*taken.split(rows, 1), strict=True))
     return lambda: call(*next(turn))
+
+
+@cache
+def cold_memory() -> torch.Tensor:
+    return torch.ones(COLD)
 
 
 def make_attention(tokens: int) -> Call:
@@ -118,7 +131,7 @@ def make_adamw() -> Call:
     return torch.optim.AdamW([parameter], fused=True).step
 
 
-ROWS, STEPPED = 512, 2**20
+ROWS, STEPPED, COLD = 512, 2**22, 3 * 2**22
 BATCH, HEADS, DIM = 4, 4, 64
 LENGTHS = tuple(2**power for power in (10, 13, 16, 18, 20, 22))
 DISK = 2**25
@@ -132,17 +145,22 @@ CARRIED = (200, 4)
 """How many calls with each are measured together: the system counts hundredths of a second."""
 CALLS: dict[str, list[tuple[float, Callable[[], Call]]]] = {
     "matmul": [
-        (2.0 * ROWS * width**2, partial(make_linear, width, torch.float32)) for width in (32, 64, 128, 256, 512, 1024)
+        (2.0 * ROWS * width**2, partial(make_turns, multiply, width, (ROWS, ROWS, width)))
+        for width in (32, 64, 128, 256, 512, 1024)
     ],
-    "matmul16": [(2.0 * ROWS * width**2, partial(make_linear, width, torch.bfloat16)) for width in (128, 512)],
+    "matmul16": [
+        (2.0 * ROWS * width**2, partial(make_turns, multiply, width, (ROWS, ROWS, width), torch.bfloat16))
+        for width in (128, 512)
+    ],
     "attention": [
-        (7.0 * BATCH * HEADS * DIM * tokens**2 / 2, partial(make_attention, tokens)) for tokens in (64, 128, 512)
+        (7.0 * BATCH * HEADS * DIM * tokens**2, partial(make_attention, tokens)) for tokens in (64, 128, 512)
     ],
     "memory": [
-        (12.0 * length, partial(make_turns, lambda one, other, out: torch.add(one, other, out=out), length))
+        (12.0 * length, partial(make_turns, lambda one, other, out: torch.mul(one, other, out=out), length))
         for length in LENGTHS
     ],
     "math": [(8.0 * length, partial(make_turns, lambda one, *_: F.gelu(one), length)) for length in LENGTHS],
+    "tanh": [(8.0 * n, partial(make_turns, lambda one, *_: F.gelu(one, approximate="tanh"), n)) for n in LENGTHS],
     "optimizer": [(28.0 * STEPPED, make_adamw)],
 }
 """What is measured, and the operations or bytes of a call: of a linear layer those of one product, of attention seven,
@@ -161,37 +179,42 @@ class Counter(TorchDispatchMode):
         return result
 
 
-def time_call(comm: Collectives, call: Call, times: int = 0, clock: Callable[[], float] = time.thread_time) -> float:
+def time_call(comm: Collectives, call: Call, clock: Call, times: int = 0) -> float:
     """Seconds of a call, on all ranks at once; a collective needs the same `times` on all."""
     call()
     if not times:
         start = clock()
         call()
         times = max(1, min(500, round(WINDOW / max(clock() - start, 1e-7))))
-    taken = []
-    for _ in range(TRIES):
-        comm.barrier()
-        start = clock()
-        for _ in range(times):
-            call()
-        taken.append((clock() - start) / times)
-    # Threads of one rank wait for each other busily.
-    is_busy = torch.get_num_threads() > 1 and clock in (time.thread_time, time.process_time)
-    return min(taken) if is_busy else median(taken)
+    comm.barrier()
+    start = clock()
+    for _ in range(times):
+        call()
+    return float(clock() - start) / times
 
 
 def measure(comm: Collectives, disk: Path | None = None) -> Seconds:
-    """This rank's seconds for each amount: of the processor, but for the disk's."""
+    """This rank's seconds for each amount, and as "spread" the share of them within which half of its tries are."""
+    tries = [measure_once(comm, disk) for _ in range(TRIES)]
+    taken = {kind: [*zip(*(one[kind] for one in tries), strict=True)] for kind in tries[0]}
+    quarters = [quantiles(each, method="inclusive") for kind in CALLS for each in taken[kind]]
+    spread = median((high - low) / 2 / middle for low, middle, high in quarters)
+    return {kind: [*map(median, each)] for kind, each in taken.items()} | {"spread": [spread]}
+
+
+def measure_once(comm: Collectives, disk: Path | None) -> Seconds:
+    clock = time.thread_time if comm.size > threads_per_rank(1) else time.perf_counter
     few = torch.zeros(16)
-    found = {"call": [time_call(comm, lambda: few.add_(1.0))], "overhead": [time_overhead(comm)]}
+    found = {"call": [time_call(comm, lambda: few.add_(1.0), clock)], "overhead": [time_overhead(comm, clock)]}
     for kind, calls in CALLS.items():
-        found[kind] = [time_call(comm, make()) / (3 if "matmul" in kind else 1) for _, make in calls]
+        found[kind] = [time_call(comm, make(), clock) / (3 if "matmul" in kind else 1) for _, make in calls]
     for name in COLLECTIVES if comm.size > 1 else ():
-        # Lanes and sockets have threads of their own.
-        found[name] = [time_call(comm, make_call(comm, name, numel), 3, time.process_time) for numel in WHOLES]
-    if disk is not None:
-        found["disk"] = [time_disk(comm, disk)]
-    return found
+        # Lanes and sockets have threads of their own, and a step computes while they wait.
+        found[name] = [
+            time_call(comm, make_call(comm, name, numel, times), time.process_time, times)
+            for numel, times in zip(WHOLES, (16, 4), strict=True)
+        ]
+    return found if disk is None else found | {"disk": [time_disk(comm, disk)]}
 
 
 def measure_carrying(comm: Collectives) -> Seconds:
@@ -202,11 +225,10 @@ def measure_carrying(comm: Collectives) -> Seconds:
         comm.barrier()
         return busy_seconds() / comm.size
 
-    sizes = [*zip(WHOLES, CARRIED, strict=True)]
-    return {
-        name: [time_call(comm, make_call(comm, name, numel), times, clock) for numel, times in sizes]
-        for name in COLLECTIVES
-    }
+    def carry(name: str, numel: int, times: int) -> float:
+        return median(time_call(comm, make_call(comm, name, numel, 4), clock, times) for _ in range(TRIES))
+
+    return {name: [*map(partial(carry, name), WHOLES, CARRIED)] for name in COLLECTIVES}
 
 
 def busy_seconds() -> float:
@@ -226,12 +248,12 @@ def time_disk(comm: Collectives, folder: Path) -> float:
         file.read(0, buffer)
 
     try:
-        return time_call(comm, swap, 1, time.perf_counter)
+        return time_call(comm, swap, time.perf_counter, 1)
     finally:
         file.close()
 
 
-def time_overhead(comm: Collectives) -> float:
+def time_overhead(comm: Collectives, clock: Call) -> float:
     """Seconds of an operation in a small net that trains, its graph and modules with it."""
     net = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()) for _ in range(8)))
     some = torch.zeros(4, 4)
@@ -241,13 +263,15 @@ def time_overhead(comm: Collectives) -> float:
 
     with Counter() as counter:
         train()
-    return time_call(comm, train) / counter.found
+    return time_call(comm, train, clock) / counter.found
 
 
-def make_call(comm: Collectives, name: str, numel: int) -> Call:
-    whole, chunk = comm.allocate(numel).zero_(), comm.allocate(numel // comm.size).zero_()
-    return {
-        "all_reduce": lambda: comm.all_reduce(whole),
-        "reduce_scatter": lambda: comm.reduce_scatter(whole, out=chunk),
-        "all_gather": lambda: comm.all_gather(chunk, out=whole),
+def make_call(comm: Collectives, name: str, numel: int, buffers: int) -> Call:
+    """A collective as a step issues it: on the lane."""
+    turn = cycle([(comm.allocate(numel).zero_(), comm.allocate(numel // comm.size).zero_()) for _ in range(buffers)])
+    issue = {
+        "all_reduce": lambda whole, _: comm.all_reduce_async(whole),
+        "reduce_scatter": lambda whole, chunk: comm.reduce_scatter_async(whole, out=chunk),
+        "all_gather": lambda whole, chunk: comm.all_gather_async(chunk, out=whole),
     }[name]
+    return lambda: issue(*next(turn)).wait()

@@ -26,7 +26,7 @@ MATH = {
 class Operation(NamedTuple):
     """One operation of a device.
 
-    kind      "matmul", "attention", "math" (a CPU has more to do than to read and write), "optimizer" or "memory"
+    kind      "matmul", "attention", "math" and "tanh" (a CPU does more than read and write), "optimizer" or "memory"
     flop      floating-point operations; 0 for what is priced by its bytes
     nbytes    bytes read and written
     itemsize  of its result: arithmetic of 2 bytes is quicker than of 4
@@ -49,7 +49,7 @@ def operation_of(func: Any, args: Any, kwargs: Any, result: Any) -> Operation | 
     elif found.flop:
         kind = "matmul"
     elif name in MATH:
-        kind = "math"
+        kind = "tanh" if (kwargs or {}).get("approximate") == "tanh" else "math"
     elif name.startswith("_fused_ada"):
         kind = "optimizer"
     return Operation(kind, *found)
@@ -89,18 +89,20 @@ class Machine:
     name        what it is called in tables
     peak        floating-point operations a second by its data sheet, by bytes of an element
     flop        what it reaches of them by kind and bytes of an element; other kinds go as "matmul"
-    memory      bytes a second of "memory"; `math` those of "math"
+    memory      bytes a second of "memory"; `math` those of "math", `tanh` of GELU by its tanh
     overhead    seconds that each operation takes besides
     host, disk  bytes a second to and from the host's memory and a disk
     optimizer   bytes a second of the optimizer's step; None: as `memory`
     host_step   bytes a second of the optimizer's step where the host computes it
     per_unit_overhead  seconds of each call of the engine's own: a unit gathered, a bucket reduced
+    spread      share by which half of the tries took more or less time while all this was measured
     """
 
     name: str
     flop: Mapping[tuple[str, int], Rate]
     memory: Rate
     math: Rate | None = None
+    tanh: Rate | None = None
     overhead: float = 0.0
     host: float = inf
     disk: float = inf
@@ -110,10 +112,11 @@ class Machine:
     peak: Mapping[int, float] = field(default_factory=dict)
     collective: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Of collectives without a link: (seconds a call, seconds a byte of the whole tensor), by name."""
+    spread: float = 0.0
 
     def seconds(self, operation: Operation) -> float:
         kind, flop, nbytes, itemsize = operation
-        moving = ({"math": self.math, "optimizer": self.optimizer}.get(kind) or self.memory).seconds(nbytes)
+        moving = (getattr(self, kind, None) or self.memory).seconds(nbytes)
         if not flop:
             return self.overhead + moving
         rate = self.flop.get((kind, itemsize)) or self.flop.get(("matmul", itemsize)) or self.flop[("matmul", 4)]

@@ -219,13 +219,13 @@ def find_figures(report: Report, corpus: Corpus) -> Figures:
 
 
 def predict_times(config: RunSpec, device: Machine | None) -> Figures:
-    """Of a step on this device; None without one, and with copies of the shards."""
-    figures: Sequence[float | None] = (None, None, None)
+    """Of a step on this device, and the spread of its speed; None without one, and with copies of the shards."""
+    figures: Sequence[float | None] = (None, None, None, None)
     if device is not None and config.instances == 1:
         step = predict_step(config, device, config.link, clips=bool(config.clip_norm), overlap=config.overlap)
-        figures = step.seconds, step.communication / step.seconds, step.exposed / step.seconds
+        figures = step.seconds, step.communication / step.seconds, step.exposed / step.seconds, device.spread
     names = ("step_seconds", "communication_share", "waiting_share")
-    return {f"{name}_predicted": figure for name, figure in zip(names, figures, strict=True)}
+    return dict(zip((*(f"{name}_predicted" for name in names), "machine_spread"), figures, strict=True))
 
 
 def find_most(kinds: Mapping[str, Sequence[float]], place: str = "") -> float:
