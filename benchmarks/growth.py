@@ -1,15 +1,15 @@
 """How a step's time and bytes grow with parameters, units and ranks.
 
-    python -m benchmarks.growth parameters --pictures benchmarks      1 to 105 million on 2 ranks; 1 to 64 units
+    python -m benchmarks.growth parameters --pictures benchmarks      1 to 105 million on 2 ranks; 4 to 256 units
     python -m benchmarks.growth ranks --pictures benchmarks           1 to 8 real ones, 8 to 4,096 in a virtual world
 
 Method. The model is the stack of `benchmarks.peers`, 32 rows a rank. For *parameters* its 8 blocks grow in width; for
-*units* 64 blocks, 192 wide, are joined into fewer or more units, so that all computing stays what it is; for *ranks* it
-is the one of that benchmark. In each round every point comes once: each of zerolab's stages, and the parts of its floor
+*units* 256 small blocks are joined into fewer or more units, so that all computing stays what it is; for *ranks* it is
+the one of that benchmark. In each round every point comes once: each of zerolab's stages, and the parts of its floor
 (computing, the update, a copy), in processes of its own, which make three steps to warm up, then `--steps` timed ones.
 A step lasts as long as on its slowest rank, the median of the steps is the round's figure, and tables give the median
 over the rounds, with the smallest and largest. A line is fitted by least squares to relative errors, so that small
-models count as much as large ones; beside each time stands how far the point is from it. Ratios are to the stage's floor.
+models count as much as large ones; beside each time stands how far the point is from it. Ratios are to stages' floors.
 
 Bytes are counted in launches of their own, on rank 0: what it sends in a step, as a ring would, and live storages at
 the highest moment of the first two steps. They are the same in each round.
@@ -54,7 +54,7 @@ from zerolab.zero.zero_engine import engine_labels
 
 ROWS = 32
 WIDTHS = (128, 224, 400, 704, 1280)
-UNITS = (1, 2, 4, 8, 16, 32, 64)
+UNITS = (4, 8, 16, 32, 64, 128, 256)
 RANKS = (1, 2, 4, 8)
 VIRTUAL = (8, 32, 128, 512, 2048, 4096)
 LINK = Link(100, 5)
@@ -90,7 +90,7 @@ class Point(Case):
 
 POINTS = {
     "parameters": [{"ranks": 2, "shape": (width, BLOCKS, 1)} for width in WIDTHS],
-    "units": [{"ranks": 2, "shape": (192, units, 64 // units)} for units in UNITS],
+    "units": [{"ranks": 2, "shape": (32, units, 256 // units)} for units in UNITS],
     "ranks": [{"ranks": ranks} for ranks in RANKS],
     "virtual": [{"ranks": ranks} for ranks in VIRTUAL],
 }
@@ -100,30 +100,29 @@ def points_of(sweep: str) -> list[Point]:
     return [Point("stack", ROWS, sweep=sweep, **place) for place in POINTS[sweep]]
 
 
-def measure(points: Sequence[Point], rounds: int, steps: int) -> None:
-    for _ in tqdm(range(rounds), desc="rounds", file=sys.stderr):
-        for point in tqdm(points, desc="points", leave=False, file=sys.stderr):
-            names = {"units": OURS, "virtual": ()}.get(point.sweep, (*OURS, *PARTS))
-            for name in names:
-                work = (point.workload, point.rows, *point.shape)
-                by_rank = start(timed, work, name, steps, ranks=point.ranks, collectives="transport")
-                slowest = [max(rank["seconds"][at] for rank in by_rank) for at in range(steps)]
-                point.seconds.setdefault(name, []).append(slowest)
-            for stage in map(str, STAGES):
-                if point.sweep == "virtual":
-                    (found,) = start(simulate, point.shape, stage, point.ranks, ranks=1)
-                    row = point.counted.setdefault(stage, {**found, "seconds": [], "held": []})
-                    row["seconds"].append(found["seconds"])
-                    row["held"].append(found["held"])
-                elif stage not in point.counted:
-                    point.counted[stage] = start(count, point.shape, stage, ranks=point.ranks)[0]
+def measure(points: Sequence[Point], steps: int) -> None:
+    """A round: every point once. Bytes are counted in the first."""
+    for point in tqdm(points, desc=points[0].sweep, file=sys.stderr):
+        for name in {"units": OURS, "virtual": ()}.get(point.sweep, (*OURS, *PARTS)):
+            work = (point.workload, point.rows, *point.shape)
+            by_rank = start(timed, work, name, steps, ranks=point.ranks, collectives="transport")
+            slowest = [max(rank["seconds"][at] for rank in by_rank) for at in range(steps)]
+            point.seconds.setdefault(name, []).append(slowest)
+        for stage in map(str, STAGES):
+            if point.sweep == "virtual":
+                (found,) = start(simulate, point.shape, stage, point.ranks, ranks=1)
+                row = point.counted.setdefault(stage, {**found, "seconds": [], "held": []})
+                row["seconds"].append(found["seconds"])
+                row["held"].append(found["held"])
+            elif stage not in point.counted:
+                point.counted[stage] = start(count, point.shape, stage, ranks=point.ranks)[0]
 
 
 def start(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
     return launch(fn, *args, **options, device="cpu", timeout=300, prints="quiet")
 
 
-def count(comm: Collectives, shape: Sequence[int], stage: str, steps: int = 3) -> dict[str, Any]:
+def count(comm: Collectives, shape: Sequence[int], stage: str, steps: int = 1) -> dict[str, Any]:
     """Two steps under a tracker, and others without; what this rank sends in each, and holds at the highest moment."""
     assert comm.meter is not None
     work, seconds, clock = stack(ROWS, *shape), [], comm.transport.now
@@ -147,7 +146,7 @@ def simulate(_: Any, shape: Sequence[int], stage: str, ranks: int) -> dict[str, 
     """`count` on rank 0 of a virtual world, and the memory by which this process has grown meanwhile."""
     launch(count, (8, 2, 1), stage, ranks=2, world="virtual", link=LINK)  # what a first use imports does not count
     before = held_bytes(os.getpid())
-    (found,) = launch(count, shape, stage, ranks=ranks, world="virtual", link=LINK)
+    (found,) = launch(count, shape, stage, 5, ranks=ranks, world="virtual", link=LINK)
     return {**found, "held": held_bytes(os.getpid()) - before}
 
 
@@ -248,10 +247,12 @@ def main() -> None:
     for sweep in (sweep for chart in ([options.chart] if options.chart else SWEEPS) for sweep in SWEEPS[chart]):
         if options.only in (None, sweep):
             points = swept.setdefault(sweep, points_of(sweep)[: 2 if options.smallest else None])
-            measure(points, options.rounds, options.steps)
+            for _ in range(options.rounds):
+                measure(points, options.steps)
+                if options.json:
+                    found = {name: [vars(point) for point in of_sweep] for name, of_sweep in swept.items()}
+                    options.json.write_text(json.dumps(found))
             print(table(points), flush=True)
-            if options.json:
-                options.json.write_text(json.dumps({sweep: [vars(point) for point in swept[sweep]] for sweep in swept}))
     print(machine(options.rounds, options.steps))
     for chart, sweeps in SWEEPS.items():
         if options.pictures and options.chart in (None, chart):
