@@ -146,6 +146,12 @@ def test_a_message_of_no_time_waits_for_no_wire() -> None:
     assert wires.carry(0, 1, 0.5, 0.0) == (0.5, 0.5)
 
 
+def test_only_ranks_that_exchange_messages_have_wires() -> None:
+    wires = Wires()
+    wires.carry(70_000, 1, 0.0, 1.0)
+    assert (list(wires._out), list(wires._in)) == ([70_000], [1])
+
+
 def test_a_trace_says_when_each_message_was_posted_set_out_and_arrived() -> None:
     trace = launch(scatter, ranks=4, world="lockstep", link=BIT, trace=True).trace
     sends = [event for event in trace if event.kind == "send"]
