@@ -19,7 +19,7 @@ cost is what that one rank takes here: seconds of a step that no tracker watches
 process has grown. Its clock has a link of 100 Gbit/s and 5 us, and 50 GFLOP/s and 10 GB/s for computing.
 
 `--json FILE` keeps every measurement, and a later run goes on from there: three runs with `--rounds 1` are one with
-`--rounds 3`.
+`--rounds 3`, and one with `--rounds 0` only prints and draws.
 """
 
 from __future__ import annotations
