@@ -31,10 +31,11 @@ def keep_freed_memory(keeps: bool) -> None:
         launch(lambda comm: None, ranks=1, device="cpu", prints="quiet")
 
 
-def timed(transport: Transport, workload: tuple[str, int], name: str, steps: int) -> dict[str, list[float]]:
+def timed(transport: Transport, workload: tuple[Any, ...], name: str, steps: int) -> dict[str, list[float]]:
     """This rank's seconds in each step, a barrier before each, those of them in which it slept until it heard from
-    others (known of ranks that share memory), and its losses. The first steps only warm up."""
-    work = WORKLOADS[workload[0]](workload[1])
+    others (known of ranks that share memory), and its losses. The first steps only warm up. A workload is its name and
+    what its maker takes."""
+    work = WORKLOADS[workload[0]](*workload[1:])
     batches = batches_of(work, transport, WARM_UP + steps)
     step = CONTENDERS[name](work, transport)
     slept = count_sleep()

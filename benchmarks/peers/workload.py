@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -18,22 +19,23 @@ WIDTH, BLOCKS = 512, 8
 class Block(nn.Module):
     """A residual pair of linear layers, without attention: nothing but matrices, 2.1 million parameters."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.up = nn.Linear(WIDTH, 4 * WIDTH)
-        self.down = nn.Linear(4 * WIDTH, WIDTH)
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.down(F.gelu(self.up(self.norm(x))))
 
 
 class Stack(nn.Module):
-    """Eight blocks, 17 million parameters."""
+    """Eight blocks, 17 million parameters; or so many units, of one block or of several."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH, units: int = BLOCKS, blocks: int = 1) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
+        made = ([Block(width) for _ in range(blocks)] for _ in range(units))
+        self.blocks = nn.ModuleList(unit[0] if blocks == 1 else nn.Sequential(*unit) for unit in made)
 
     def units(self) -> list[nn.Module]:
         return list(self.blocks)
@@ -62,13 +64,14 @@ def generator(step: int, rank: int) -> torch.Generator:
     return torch.Generator().manual_seed(1000 * step + rank)
 
 
-def stack(rows: int) -> Workload:
+def stack(rows: int, width: int = WIDTH, units: int = BLOCKS, blocks: int = 1) -> Workload:
     def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-        x = torch.randn(rows, WIDTH, generator=generator(step, rank))
+        x = torch.randn(rows, width, generator=generator(step, rank))
         return x, x.roll(1, dims=1)
 
-    what = f"a stack of {BLOCKS} blocks, {WIDTH} wide, {rows} rows a rank"
-    return Workload(what, Stack, lambda model: list(model.get_submodule("blocks").children()), batch)
+    what = f"a stack of {units * blocks} blocks, {width} wide, {rows} rows a rank"
+    make = partial(Stack, width, units, blocks)
+    return Workload(what, make, lambda model: list(model.get_submodule("blocks").children()), batch)
 
 
 def llama(rows: int, tokens: int = 64) -> Workload:
@@ -104,5 +107,5 @@ def nothing(rows: int) -> Workload:
     return Workload("two small layers", Nothing, lambda model: list(model.get_submodule("layers").children()), batch)
 
 
-WORKLOADS = {"stack": stack, "llama": llama, "nothing": nothing}
+WORKLOADS: dict[str, Callable[..., Workload]] = {"stack": stack, "llama": llama, "nothing": nothing}
 DEFAULT_ROWS = {"stack": 32, "llama": 2}

@@ -13,6 +13,9 @@ from cover import NIGHTLY
 from benchmarks import tiers
 from benchmarks.checkpoints import checksum_speeds
 from benchmarks.collectives import least_bytes
+from benchmarks.growth import Point, count, draw, fit, points_of, simulate
+from benchmarks.growth import measure as measure_points
+from benchmarks.growth import table as growth_table
 from benchmarks.peers.contenders import CONTENDERS, OURS, PARTS, RIVALS, is_installed
 from benchmarks.peers.measure import allocated, count_sleep, held_bytes, timed, watched
 from benchmarks.peers.report import Case, above_the_floor, ratio, tables
@@ -200,3 +203,46 @@ def test_a_sweep_of_tiers_names_what_rests_elsewhere() -> None:
 def test_the_tables_of_sweeps_have_their_places_in_the_readme() -> None:
     text = Path(tiers.__file__).with_name("README.md").read_text(encoding="utf-8")
     assert all(text.count(begin(name)) == 1 for name in ("wires", "tiers"))
+
+
+@pytest.mark.ranks
+def test_growth_counts_alike_on_real_and_on_virtual_ranks() -> None:
+    for stage, times in (("0", 2), ("3", 3)):
+        (real, _) = launch(count, (16, 2, 1), stage, ranks=2, collectives="ring", timeout=60, prints="quiet")
+        virtual = simulate(None, (16, 2, 1), stage, ranks=2)
+        # Their peaks differ by the batch, which only one of the two trackers has seen made.
+        assert real["sent"] == virtual["sent"] and real["peak"] == pytest.approx(virtual["peak"], abs=4096)
+        assert virtual["seconds"] > 0 and virtual["clock"] > 0
+        # Each call sends (N-1)/N of all elements; a unit's slots and shards are padded.
+        point = Point("stack", 32, 2, sweep="parameters", shape=(16, 2, 1))
+        assert real["sent"] == pytest.approx(times * 4 * point.x / 2, rel=0.02)
+
+
+@pytest.mark.ranks
+def test_growth_measures_each_point_once_a_round() -> None:
+    points = [Point("stack", 2, 2, sweep=sweep, shape=(8, 2, 1)) for sweep in ("units", "virtual")]
+    for _ in range(2):
+        for point in points:
+            measure_points([point], 2)
+    real, virtual = points
+    assert [len(steps) for rounds in real.seconds.values() for steps in rounds] == [2] * 8
+    assert [len(real.each(stage)) for stage in range(4)] == [len(virtual.each(stage)) for stage in range(4)] == [2] * 4
+    assert virtual.seconds == real.counted == {} and len(virtual.counted["0"]["held"]) == 2
+    assert "| 2 | " in growth_table([real, replace(real, shape=(8, 4, 1))])
+
+
+def test_growth_fits_a_line_and_says_how_far_points_are_from_it() -> None:
+    swept = [points_of(sweep) for sweep in ("ranks", "virtual")]
+    for point in [*swept[0], *swept[1]]:
+        rounds = [[0.002 + 1e-5 * point.ranks] * 3]
+        point.seconds = dict.fromkeys((*OURS, *PARTS), rounds) if point.sweep == "ranks" else {}
+        row = {"sent": point.ranks - 1, "peak": 10, "clock": 0.5, "seconds": [0.1], "held": [0]}
+        point.counted = {str(stage): row for stage in range(4)}
+    swept[0][-1].seconds["zerolab 3"] = [[0.003] * 3]
+    lines = growth_table(swept[0]).splitlines()
+    assert lines[6].startswith("| 2 | 2.0 (2.0 to 2.0), ") and lines[9].startswith("| line | 2.0 ms + 10 us each |")
+    assert fit([1, 2, 4], [3, 5, 9]) == pytest.approx((2, 1))
+    off = [[float(cell.split(",")[1].strip(" %")) for cell in line.split("|")[2:6]] for line in lines[5:9]]
+    assert all(row[:3] == [0, 0, 0] for row in off) and any(row[3] for row in off)
+    assert "ms on its clock" in growth_table(swept[1]) and "/ floor" not in growth_table(swept[1])
+    assert len(draw(swept).axes) == 4

@@ -130,7 +130,7 @@ def test_a_wire_joins_what_touches_and_fills_gaps_that_are_long_enough() -> None
 
 
 def test_sums_that_differ_by_rounding_leave_no_gap_and_need_none() -> None:
-    wires = Wires(2)
+    wires = Wires()
     ends = [wires.carry(0, 1, 0.0, 0.1)[1] for _ in range(1000)]
     assert ends[-1] == pytest.approx(100.0) and len(wires._out[0].busy) == 1
     wires.carry(0, 1, 200.0, 0.3)
@@ -141,9 +141,15 @@ def test_sums_that_differ_by_rounding_leave_no_gap_and_need_none() -> None:
 
 
 def test_a_message_of_no_time_waits_for_no_wire() -> None:
-    wires = Wires(2)
+    wires = Wires()
     wires.carry(0, 1, 0.0, 1.0)
     assert wires.carry(0, 1, 0.5, 0.0) == (0.5, 0.5)
+
+
+def test_only_ranks_that_exchange_messages_have_wires() -> None:
+    wires = Wires()
+    wires.carry(70_000, 1, 0.0, 1.0)
+    assert (list(wires._out), list(wires._in)) == ([70_000], [1])
 
 
 def test_a_trace_says_when_each_message_was_posted_set_out_and_arrived() -> None:

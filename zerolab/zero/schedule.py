@@ -160,7 +160,9 @@ class ExecutionOrder:
         """Backward comes to the outputs of a run. Returns units that get no more gradients, and those to come."""
         run.begun = True
         self._ahead.pop(run.left, None)
-        coming = [other.unit for left, other in reversed(list(self._ahead.items())) if left < run.left]
+        # `items()` would take several times as long, and each of a thousand runs may have a thousand before it.
+        ahead = reversed(self._ahead.valuerefs())
+        coming = [other.unit for weak in ahead if (other := weak()) is not None and other.left < run.left]
         ended = [other.unit for other in self._begun if other.entered > run.left]
         self._begun = [other for other in self._begun if other.entered < run.left] + [run]
         needed = {*coming, *(other.unit for other in self._begun)}

@@ -16,6 +16,7 @@ import os
 import select
 import struct
 import weakref
+from bisect import bisect
 from collections import defaultdict, deque
 from collections.abc import Iterable
 from pathlib import Path
@@ -69,13 +70,14 @@ class Arena:
     def collect(self) -> None:
         """Make gaps of the blocks whose tensors are gone, joined with their neighbours."""
         while self._freed:
-            freed = self._freed.popleft()
-            gaps: list[tuple[int, int]] = []
-            for start, stop in sorted([*self.gaps, freed]):
-                if gaps and gaps[-1][1] == start:
-                    start = gaps.pop()[0]
-                gaps.append((start, stop))
-            self.gaps = gaps
+            start, stop = self._freed.popleft()
+            at = bisect(self.gaps, (start, stop))
+            if at < len(self.gaps) and self.gaps[at][0] == stop:
+                stop = self.gaps.pop(at)[1]
+            if at > 0 and self.gaps[at - 1][1] == start:
+                at -= 1
+                start = self.gaps.pop(at)[0]
+            self.gaps.insert(at, (start, stop))
 
     def _take(self, nbytes: int) -> tuple[int, int]:
         """Cut a block from the smallest gap that fits. Pages are taken now: a lack would end the process later."""

@@ -100,7 +100,7 @@ class LockstepWorld(Scheduler):
         super().__init__(switched)
         self.size = size
         self.link = link
-        self._wires = Wires(size)
+        self._wires = Wires()
         self.events: list[Event] = []
         self._posted: dict[tuple[int, int, int], deque[LockstepMessage]] = defaultdict(deque)
         # By group (None is the world) and number: who have come, and with what.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import defaultdict
 from operator import itemgetter
 
 # Two sums of the same times may differ by rounding: no message waits for a picosecond.
@@ -41,11 +42,11 @@ class Wire:
 
 
 class Wires:
-    """All wires of a world of `size` ranks."""
+    """All wires of a world, made when a message first takes them: a virtual world of thousands of ranks has none."""
 
-    def __init__(self, size: int) -> None:
-        self._out = [Wire() for _ in range(size)]
-        self._in = [Wire() for _ in range(size)]
+    def __init__(self) -> None:
+        self._out: defaultdict[int, Wire] = defaultdict(Wire)
+        self._in: defaultdict[int, Wire] = defaultdict(Wire)
 
     def carry(self, src: int, dst: int, ready: float, seconds: float) -> tuple[float, float]:
         """When a message that both sides are ready for at `ready` sets out, and when it has passed."""
