@@ -13,25 +13,22 @@ as a module.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint as recompute_in_backward
 
 from zerolab.errors import InputError
 
 
-def check_sizes(config: Any) -> None:
-    """Raise an InputError for a config of which a whole number is below 1, or whose width the heads do not divide."""
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if field.type == "int" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise InputError(f"{field.name} is {value!r}, but must be a whole number of at least 1; change it.")
-    if getattr(config, "head_size", None) is None and config.dim % config.heads:
-        raise InputError(f"dim {config.dim} is not a multiple of heads {config.heads}; change one of them.")
+class WithoutValues(TorchFunctionMode):
+    """Draws no values for parameters: for meta tensors, which have none, torch would import its compiler."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return kwargs["tensor"] if func is nn.init.normal_ else func(*args, **(kwargs or {}))
 
 
 def drop(x: Tensor, dropout: float, training: bool) -> Tensor:

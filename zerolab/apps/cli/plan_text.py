@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
+from zerolab.apps.cli.plan import LINKS
 from zerolab.apps.cli.tables import make_table
 from zerolab.apps.cost import find_gpu, machine_of
 from zerolab.apps.cost.gpus import LINK_EFFICIENCY
@@ -21,7 +22,6 @@ from zerolab.run import RunSpec
 
 Parts = Iterator[str | Table]
 Rows = list[tuple[str, ...]]
-LINKS = ("node_size", "link_gbit_per_s", "link_latency_us", "cards", "algorithm")
 
 
 class StepTimes:
