@@ -139,9 +139,6 @@ class ConsolidateCheckpoint(OfCheckpoint):
     huggingface: bool = flag("names and config.json as transformers reads them", False)
 
     def run(self) -> int:
-        from zerolab.apps.interop.huggingface.whole import consolidate
-        from zerolab.precision.codec import MOMENT_DTYPES
-
         path = resolve(self.folder.expanduser())
         manifest = read_manifest(path, remedy_for(path))
         config = None
@@ -151,6 +148,9 @@ class ConsolidateCheckpoint(OfCheckpoint):
             if config is None:
                 why = "was not saved by zerolab train, so its shape is unknown"
                 raise InputError(f"{path} {why}; leave --huggingface out")
+        from zerolab.apps.interop.huggingface.whole import consolidate
+        from zerolab.precision.codec import MOMENT_DTYPES
+
         tensors = len(manifest.parameters)
         with Bar(total=tensors, desc="consolidate", unit="tensor", disable=None) as bar:
             dtype = None if self.dtype is None else MOMENT_DTYPES[self.dtype]
