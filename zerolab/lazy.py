@@ -3,7 +3,6 @@
     if TYPE_CHECKING:
         from zerolab.models.llama import Llama
 
-    __all__ = ["Llama"]
     import_when_asked(__name__)
 
 What stands under TYPE_CHECKING is for type checkers, and is read here, so that there is one list.
@@ -11,40 +10,44 @@ What stands under TYPE_CHECKING is for type checkers, and is read here, so that 
 
 from __future__ import annotations
 
+import re
 import sys
+from functools import cache
 from importlib import import_module
 from types import ModuleType
+from typing import TYPE_CHECKING as TYPE_CHECKING
 from typing import Any
 
 
 def import_when_asked(package: str) -> None:
-    """Give a package the names in its `__all__`, each when it is first asked for."""
+    """Give a package the names that its file imports under TYPE_CHECKING, each when it is first asked for."""
     sys.modules[package].__class__ = LazyPackage
 
 
 class LazyPackage(ModuleType):
-    """A package that imports what stands under TYPE_CHECKING in its file when it is asked for it."""
+    """A package that imports a name when it is asked for it."""
 
     def __getattr__(self, name: str) -> Any:
-        if name not in self.__dict__.get("__all__", ()):
+        sources = sources_of(str(self.__file__))
+        if name == "__all__":
+            return [*sources]
+        if name not in sources:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        self.__dict__.update({name: getattr(import_module(sources_of(self)[name]), name)})
+        self.__dict__[name] = getattr(import_module(sources[name]), name)
         return self.__dict__[name]
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Python puts a module into its package: not in the place of a name of ours that it may have.
-        if not (isinstance(value, ModuleType) and name in self.__all__):
+        if not (isinstance(value, ModuleType) and name in sources_of(str(self.__file__))):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        return sorted({*self.__dict__, *self.__all__})
+        return sorted({*self.__dict__, *sources_of(str(self.__file__))})
 
 
-def sources_of(package: ModuleType) -> dict[str, str]:
-    """The names that the file of a package imports, each with the module that it is from."""
-    import ast
-
-    assert package.__file__ is not None
-    with open(package.__file__, encoding="utf-8") as file:
-        nodes = [node for node in ast.walk(ast.parse(file.read())) if isinstance(node, ast.ImportFrom)]
-    return {alias.name: str(node.module) for node in nodes for alias in node.names}
+@cache
+def sources_of(file: str) -> dict[str, str]:
+    """The names that a package's file imports under TYPE_CHECKING, each with the module that it is from."""
+    with open(file, encoding="utf-8") as opened:
+        found = re.findall(r"^    from (\S+) import (\([^)]*\)|.*)", opened.read(), re.MULTILINE)
+    return {name: module for module, names in found for name in re.findall(r"\w+", names)}

@@ -7,11 +7,7 @@
 Each rank writes its own shard; one manifest says whose elements lie where.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from zerolab.lazy import import_when_asked
+from zerolab.lazy import TYPE_CHECKING, import_when_asked
 
 if TYPE_CHECKING:
     from zerolab.checkpoint.checkpoints import Checkpoints, load, save
@@ -20,15 +16,4 @@ if TYPE_CHECKING:
     from zerolab.checkpoint.manifest import Manifest, read_manifest
     from zerolab.errors import CheckpointError
 
-__all__ = [
-    "CheckpointError",
-    "Checkpoints",
-    "Loaded",
-    "Manifest",
-    "checkpoints_in",
-    "find_latest",
-    "load",
-    "read_manifest",
-    "save",
-]
 import_when_asked(__name__)

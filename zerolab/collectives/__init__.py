@@ -1,10 +1,6 @@
 """Collective operations: one contract, several implementations, and transports to wrap around them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from zerolab.lazy import import_when_asked
+from zerolab.lazy import TYPE_CHECKING, import_when_asked
 
 if TYPE_CHECKING:
     from zerolab.collectives.build import IMPLEMENTATIONS, build
@@ -19,25 +15,4 @@ if TYPE_CHECKING:
     from zerolab.collectives.transport import LocalTransport, Request, Transport
     from zerolab.collectives.virtual import VirtualCollectives
 
-__all__ = [
-    "IMPLEMENTATIONS",
-    "Collectives",
-    "Handle",
-    "Link",
-    "LocalCollectives",
-    "LocalTransport",
-    "Meter",
-    "Request",
-    "RingCollectives",
-    "SharedMemoryCollectives",
-    "Span",
-    "TorchCollectives",
-    "Tracer",
-    "Transport",
-    "VirtualCollectives",
-    "build",
-    "overlap_seconds",
-    "phase",
-    "wire_bytes",
-]
 import_when_asked(__name__)

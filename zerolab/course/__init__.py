@@ -3,14 +3,9 @@
 from zerolab.course import checks, viz
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from zerolab.lazy import import_when_asked
+from zerolab.lazy import TYPE_CHECKING, import_when_asked
 
 if TYPE_CHECKING:
     from zerolab.course.grade import CheckFailed, checks
 
-__all__ = ["CheckFailed", "checks"]
 import_when_asked(__name__)

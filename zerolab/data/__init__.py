@@ -5,11 +5,7 @@ batches = Batches(corpus.train, seq_len=128, batch_size=8, ranks=comm.size, rank
 for inputs, targets in batches.step(0): ...
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from zerolab.lazy import import_when_asked
+from zerolab.lazy import TYPE_CHECKING, import_when_asked
 
 if TYPE_CHECKING:
     from zerolab.data.batches import Batches, check_division
@@ -18,22 +14,4 @@ if TYPE_CHECKING:
     from zerolab.data.text import EMBEDDED, Text, load_text
     from zerolab.data.tokenizer import ByteTokenizer, CharacterTokenizer
 
-__all__ = [
-    "EMBEDDED",
-    "BYTES",
-    "Batches",
-    "ByteTokenizer",
-    "CharacterTokenizer",
-    "Corpus",
-    "MappedCorpus",
-    "Text",
-    "check_division",
-    "find_dataset",
-    "load_corpus",
-    "load_dataset",
-    "load_text",
-    "prepare",
-    "read_meta",
-    "split",
-]
 import_when_asked(__name__)

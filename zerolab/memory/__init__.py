@@ -1,10 +1,6 @@
 """Two ledgers that must meet: bytes predicted from the layout, and bytes measured on live storages."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from zerolab.lazy import import_when_asked
+from zerolab.lazy import TYPE_CHECKING, import_when_asked
 
 if TYPE_CHECKING:
     from zerolab.memory.kinds import KINDS, Labels, model_labels
@@ -16,18 +12,4 @@ if TYPE_CHECKING:
     from zerolab.offload.formats import StateSize
     from zerolab.zero.limits import Stage3Limits
 
-__all__ = [
-    "KINDS",
-    "Labels",
-    "Sample",
-    "Stage3Limits",
-    "StateSize",
-    "Tracker",
-    "TrafficSettings",
-    "model_labels",
-    "predict",
-    "predict_states",
-    "predict_traffic",
-    "state_widths",
-]
 import_when_asked(__name__)

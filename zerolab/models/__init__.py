@@ -5,11 +5,7 @@ loss = model(tokens, targets)
 for unit in model.units(): ...          # what ZeRO shards one by one
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from zerolab.lazy import import_when_asked
+from zerolab.lazy import TYPE_CHECKING, import_when_asked
 
 if TYPE_CHECKING:
     from zerolab.models.common import LanguageModel
@@ -18,19 +14,4 @@ if TYPE_CHECKING:
     from zerolab.models.make import build, build_model, parameter_count, unit_parameters
     from zerolab.models.sizes import BYTE_VOCABULARY, SIZES, Config, GPT2Config, LlamaConfig, config_of
 
-__all__ = [
-    "BYTE_VOCABULARY",
-    "GPT2",
-    "SIZES",
-    "Config",
-    "GPT2Config",
-    "LanguageModel",
-    "Llama",
-    "LlamaConfig",
-    "build",
-    "build_model",
-    "config_of",
-    "parameter_count",
-    "unit_parameters",
-]
 import_when_asked(__name__)

@@ -18,17 +18,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint as recompute_in_backward
 
 from zerolab.errors import InputError
-
-
-class WithoutValues(TorchFunctionMode):
-    """Draws no values for parameters: for meta tensors, which have none, torch would import its compiler."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return kwargs["tensor"] if func is nn.init.normal_ else func(*args, **(kwargs or {}))
 
 
 def drop(x: Tensor, dropout: float, training: bool) -> Tensor:

@@ -9,7 +9,7 @@ from functools import lru_cache
 import torch
 
 from zerolab.errors import InputError
-from zerolab.models.common import LanguageModel, WithoutValues
+from zerolab.models.common import LanguageModel
 from zerolab.models.gpt2 import GPT2
 from zerolab.models.llama import Llama
 from zerolab.models.sizes import BYTE_VOCABULARY, Config, GPT2Config, config_of
@@ -39,7 +39,7 @@ def unit_parameters(config: Config, build: Callable[[Config], LanguageModel] = b
     >>> sum(unit_parameters(GPT2Config(50257, 768, 12, 12, bias=True)))
     124439808
     """
-    with torch.device("meta"), WithoutValues():
+    with torch.device("meta"):
         model = build(replace(config, layers=1))
     table, block, head = (sum(parameter.numel() for parameter in unit.parameters()) for unit in model.units())
     if config.tied_head:

@@ -1,10 +1,6 @@
 """N ranks running a function, from anywhere: `launch`; and ranks that are there already: `from_process_group`."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from zerolab.lazy import import_when_asked
+from zerolab.lazy import TYPE_CHECKING, import_when_asked
 
 if TYPE_CHECKING:
     from zerolab.ranks.compute import SimulatedCompute
@@ -14,5 +10,4 @@ if TYPE_CHECKING:
     from zerolab.ranks.launch import launch
     from zerolab.ranks.lockstep.world import spend
 
-__all__ = ["SimulatedCompute", "RankFailure", "Results", "from_process_group", "launch", "spend"]
 import_when_asked(__name__)

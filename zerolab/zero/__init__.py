@@ -1,10 +1,6 @@
 """ZeRO stages 0 to 3 on one path."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from zerolab.lazy import import_when_asked
+from zerolab.lazy import TYPE_CHECKING, import_when_asked
 
 if TYPE_CHECKING:
     from zerolab.zero.step import StepResult
@@ -12,5 +8,4 @@ if TYPE_CHECKING:
     from zerolab.zero.units import Bucket, Unit, find_units
     from zerolab.zero.zero_engine import ZeroEngine, engine_labels
 
-__all__ = ["STAGES", "Bucket", "StepResult", "Unit", "ZeroEngine", "engine_labels", "find_units"]
 import_when_asked(__name__)

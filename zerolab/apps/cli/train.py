@@ -19,6 +19,7 @@ from zerolab.apps.dialects.keys import are_same, run_of
 from zerolab.apps.dialects.nanogpt import find_nanogpt, read_nanogpt
 from zerolab.errors import DiskError, InputError
 from zerolab.ranks.folders import reason
+from zerolab.ranks.forkserver import start_server
 from zerolab.ranks.job import count_gpus, is_torchrun
 from zerolab.run import RunSpec
 from zerolab.run.spec import GROUPS
@@ -64,13 +65,16 @@ def main(arguments: list[str]) -> int:
             check_output("--profile-json", profile, most_json_bytes(config))
         if speaks and trace is not None:
             check_output("--trace", trace, most_trace_bytes(config))
+        if config.world == "processes" and not is_torchrun():
+            # The server of ranks imports what they need while this process does.
+            start_server()
         # All of the rest takes torch.
         from zerolab.apps.interop.huggingface import weights_of
         from zerolab.apps.interop.huggingface.whole import export
-        from zerolab.train import train
         from zerolab.train.debug import start_line
         from zerolab.train.model import load_data, with_vocabulary
         from zerolab.train.resume import find_start
+        from zerolab.train.run import train
 
         corpus = load_data(config)
         config = with_vocabulary(config, corpus)

@@ -15,7 +15,6 @@ from zerolab.apps.plan.trace import TRACED_LAYERS
 from zerolab.flat import ALIGN, BucketPlan
 from zerolab.flat.layout import round_up
 from zerolab.models import Config
-from zerolab.models.common import WithoutValues
 from zerolab.offload.formats import align_of
 from zerolab.precision.recipe import Precision
 from zerolab.run import RunSpec
@@ -61,7 +60,7 @@ def lay_out_model(
 ) -> RunLayout:
     """What `find_units` makes of the whole model."""
     more = max(0, config.layers - TRACED_LAYERS)
-    with torch.device("meta"), WithoutValues():
+    with torch.device("meta"):
         model = build_model(replace(config, layers=config.layers - more))
     sharding = Sharding(
         dtypes=dtypes_from(precision),

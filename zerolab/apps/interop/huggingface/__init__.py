@@ -1,10 +1,6 @@
 """Our models in Hugging Face's folders and theirs in our models: config.json (`config`), and tensors (`weights`)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from zerolab.lazy import import_when_asked
+from zerolab.lazy import TYPE_CHECKING, import_when_asked
 
 if TYPE_CHECKING:
     from zerolab.apps.interop.huggingface.config import from_huggingface, to_huggingface
@@ -19,16 +15,4 @@ if TYPE_CHECKING:
         with_shape,
     )
 
-__all__ = [
-    "export",
-    "from_huggingface",
-    "from_pretrained",
-    "import_tensors",
-    "load_folder",
-    "rows",
-    "save_folder",
-    "to_huggingface",
-    "weights_of",
-    "with_shape",
-]
 import_when_asked(__name__)

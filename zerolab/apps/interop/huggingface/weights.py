@@ -34,7 +34,6 @@ from zerolab.apps.interop.drafts import new_folder
 from zerolab.apps.interop.huggingface.config import from_huggingface, to_huggingface
 from zerolab.errors import CheckpointError, InputError
 from zerolab.models import Config, GPT2Config, LanguageModel, build_model
-from zerolab.models.common import WithoutValues
 from zerolab.run import RunSpec
 
 CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -89,7 +88,7 @@ def rows(config: Config) -> tuple[NameRow, ...]:
     """One row for each of their tensors, in the order of our model's parameters. A tied head has none."""
     gpt2 = isinstance(config, GPT2Config)
     bare = isinstance(config, GPT2Config) and not config.bias
-    with torch.device("meta"), WithoutValues():
+    with torch.device("meta"):
         model = build_model(replace(config, bias=True) if isinstance(config, GPT2Config) else config)
     found = []
     for ours, parameter in model.named_parameters():
@@ -268,7 +267,7 @@ def from_pretrained(path: str | Path, *, dtype: torch.dtype | None = None, check
 
 def assemble(config: Config, tensors: Iterable[tuple[str, Tensor]], checkpoint: bool = False) -> LanguageModel:
     """Our model of tensors by our names, a tied head left out."""
-    with torch.device("meta"), WithoutValues():
+    with torch.device("meta"):
         model = build_model(config, checkpoint=checkpoint)
     parameters = {name: nn.Parameter(tensor) for name, tensor in tensors}
     if config.tied_head:
