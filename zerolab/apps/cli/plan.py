@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 from textwrap import fill
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -40,7 +40,6 @@ SETTINGS = {
     "attention": "flash",
 }
 """The settings that a plan has flags for, with their defaults."""
-LINKS = ("node_size", "link_gbit_per_s", "link_latency_us", "cards", "algorithm")
 EXAMPLES = f"""\
 models:
 {wrap_names(SHAPES)};
@@ -64,6 +63,7 @@ class PlanFlags(Flags):
     # The settings of the run are beside these, as they were given.
     model_config = ConfigDict(extra="allow")
 
+    links: ClassVar[tuple[str, ...]] = ("node_size", "link_gbit_per_s", "link_latency_us", "cards", "algorithm")
     model: str = flag("a name, a config.json, or sizes (see below)", ...)
     gpu: str | None = flag("a GPU, whose memory is the limit (see below)")
     gpu_memory: Speed | None = flag("or the limit in GB, 10^9 bytes")
@@ -109,7 +109,7 @@ def read(given: PlanFlags) -> tuple[RunSpec, float | None, str]:
         raise InputError(f"--gpu is {given.gpu!r} and --gpu-memory {given.gpu_memory:g}; give one of the two")
     if given.recommend and given.gpu is None and given.gpu_memory is None:
         raise InputError("--recommend needs to know the GPU; give --gpu NAME or --gpu-memory GB")
-    if given.gpu is None and (asked := given.model_fields_set & {*LINKS, "reached"}):
+    if given.gpu is None and (asked := given.model_fields_set & {*given.links, "reached"}):
         name = min(asked).replace("_", "-")
         raise InputError(f"--{name} is given and no GPU; give --gpu NAME")
     limit, gpu = None if given.gpu_memory is None else given.gpu_memory * GB, "the GPU"

@@ -7,7 +7,6 @@ from typing import Any
 
 from rich.table import Table
 
-from zerolab.apps.cli.plan import LINKS
 from zerolab.apps.cli.tables import make_table
 from zerolab.apps.cost import find_gpu, machine_of
 from zerolab.apps.cost.gpus import LINK_EFFICIENCY
@@ -30,7 +29,7 @@ class StepTimes:
     def __init__(self, run: RunSpec, given: Any) -> None:
         self.run, self.gpu = run, find_gpu(given.gpu)
         self.machine = machine_of(self.gpu, given.reached)
-        links = {name.removeprefix("link_"): getattr(given, name) for name in LINKS}
+        links = {name.removeprefix("link_"): getattr(given, name) for name in given.links}
         links = {name: value for name, value in links.items() if value is not None}
         self.network = network_of(self.gpu, run.ranks, **links)
         stages = (run.dtypes or Precision()).stages
