@@ -98,7 +98,7 @@ def main(arguments: list[str]) -> int:
             raise InputError(f"--json is {str(file)!r}, which is the model's own file; name another")
         check_output("--json", file, 2**20)
     # All of the rest takes torch.
-    from zerolab.apps.cli.plan_run import plan
+    from zerolab.apps.cli.plan_text import plan
 
     plan(given, run, limit, gpu, file)
     return 0
