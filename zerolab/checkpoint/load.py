@@ -91,7 +91,7 @@ class Load:
         self.needed = sum(self.source.check(*wanted) for wanted in self._plan_reads())
         if not self.weights_only:
             file, same = model_file(self.writer), self.same_world
-            names = [name for name in self.source.reader(file).entries if name.startswith(rng.RNG) and same]
+            names = [name for name in self.source.reader(file).entries if name.startswith(rng.PREFIX) and same]
             self.random = {name: self.source.tensor(file, name) for name in names}
             self.schedule = None if self.scheduler is None else self.source.json(SCHEDULER)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 import torch
 
-from zerolab.checkpoint.manifest import RNG
+from zerolab.checkpoint.manifest import RNG as PREFIX
 
 
 def capture(device: torch.device) -> dict[str, torch.Tensor]:
@@ -21,12 +21,12 @@ def capture(device: torch.device) -> dict[str, torch.Tensor]:
         found["numpy"] = _packed([kind, numpy.asarray(words).tolist(), *rest])
     if device.type == "cuda":
         found["cuda"] = torch.cuda.get_rng_state(device)
-    return {RNG + name: state for name, state in found.items()}
+    return {PREFIX + name: state for name, state in found.items()}
 
 
 def restore(states: Mapping[str, torch.Tensor], device: torch.device) -> None:
     """Go back to states that `capture` gave; what is not among them stays as it is."""
-    named = {name.removeprefix(RNG): state for name, state in states.items()}
+    named = {name.removeprefix(PREFIX): state for name, state in states.items()}
     if "torch" in named:
         torch.set_rng_state(named["torch"])
     if "python" in named:
