@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import pytest
 import torch
-
-import zerolab.ranks  # noqa: F401
 
 QUIET_SECONDS = 0.1
 """What `piece_of_work` takes on a quiet machine of 2026 with two cores."""
@@ -68,7 +66,7 @@ def stretched(quiet: float) -> float:
 
 def stretch() -> None:
     """From now on what this process launches and starts has time by the machine's speed, too."""
-    module: Any = sys.modules["zerolab.ranks.launch"]
+    module: Any = import_module("zerolab.ranks.launch")
     job = module.Job
 
     def with_time(**settings: Any) -> Any:

@@ -67,9 +67,12 @@ import torch  # noqa: E402
 # Torch imports its compiler, for a second or more, when a process makes its first optimizer.
 import torch._dynamo  # noqa: E402
 
-# Most of what rank functions use.
-import zerolab.train  # noqa: E402, F401
 from zerolab.ranks.forkserver import end_children  # noqa: E402
+
+# Most of what rank functions use.
+for room in ("checkpoint", "collectives", "data", "memory", "models", "ranks", "train", "zero"):
+    package = importlib.import_module(f"zerolab.{room}")
+    names = [getattr(package, name) for name in dir(package)]
 
 # What checks of exercises use, so that a learner does not wait for it. Named, not imported: the library stands without
 # the course.

@@ -57,9 +57,13 @@ class Module:
         }
 
     def public(self) -> list[str]:
-        """What `__all__` names; the rooms' own `__init__` says it."""
+        """What `__all__` names, or what the file imports for type checkers (`zerolab/lazy.py`)."""
         stated = self.defined().get("__all__")
-        return list(ast.literal_eval(stated.value)) if isinstance(stated, ast.Assign) else []
+        if isinstance(stated, ast.Assign):
+            return list(ast.literal_eval(stated.value))
+        blocks = [one.body for one in self.tree.body if isinstance(one, ast.If) and "TYPE_CHECKING" in ast.dump(one)]
+        imports = [node for body in blocks for node in body if isinstance(node, ast.ImportFrom)]
+        return [alias.name for node in imports for alias in node.names] if self.is_room else []
 
 
 def read_library(root: Path) -> dict[str, Module]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 import threading
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -73,7 +73,7 @@ def test_the_environment_says_what_auto_stands_for(monkeypatch: pytest.MonkeyPat
 
 
 def test_launch_s_own_example_puts_its_tensor_where_the_rank_computes() -> None:
-    text = sys.modules["zerolab.ranks.launch"].__doc__
+    text = import_module("zerolab.ranks.launch").__doc__
     assert text is not None
     example = "\n".join(line.removeprefix("    ") for line in re.findall(r"^    .*$|^$", text, re.MULTILINE))
     reduced: list[torch.Tensor] = []

@@ -44,7 +44,7 @@ def test_a_report_that_cannot_be_drawn_takes_no_file_with_it(
     def undrawn(report: object) -> str:
         raise KeyError("no such kind")
 
-    monkeypatch.setattr(train_command, "text_of", undrawn)
+    monkeypatch.setattr("zerolab.apps.cli.tables.text_of", undrawn)
     profile, trace = tmp_path / "p.json", tmp_path / "t.json"
     assert run("--profile-json", profile, "--trace", trace) == 1
     assert json.loads(profile.read_text())["step"] == 1 and trace.is_file()

@@ -13,7 +13,7 @@ from torch import nn
 import zerolab
 from zerolab.apps.cli import main
 from zerolab.apps.cli import train as train_command
-from zerolab.apps.interop.huggingface import with_shape
+from zerolab.apps.dialects.keys import run_of
 from zerolab.collectives import Collectives
 from zerolab.ranks import launch
 from zerolab.train import parts
@@ -99,10 +99,10 @@ def test_a_flag_comes_to_the_engine_through_few_files(
 
     def described(settings: Any) -> Any:
         found.extend(callers(sys._getframe()))
-        return with_shape(settings)
+        return run_of(settings)
 
     monkeypatch.setattr(parts, "ZeroEngine", Seen)
-    monkeypatch.setattr(train_command, "with_shape", described)
+    monkeypatch.setattr(train_command, "run_of", described)
     flags = ["--zero-stage=3", "--world=lockstep", "--model-size=nano", "--seq-len=16", "--max-steps=1"]
     assert main(["train", *flags]) == 0, capsys.readouterr().err
     # Ranks have threads of their own, which train/run.py starts.

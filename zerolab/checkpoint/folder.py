@@ -22,12 +22,15 @@ import weakref
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zerolab.checkpoint.manifest import MANIFEST, read_manifest
 from zerolab.errors import CheckpointError, NoCheckpointError
 from zerolab.files import open_locked, sync_folder, write_whole
 from zerolab.ranks.folders import reason
-from zerolab.zero import ZeroEngine
+
+if TYPE_CHECKING:
+    from zerolab.zero import ZeroEngine
 
 LATEST, LOCK = "latest", ".lock"
 discard = partial(shutil.rmtree, ignore_errors=True)

@@ -12,6 +12,7 @@ name. A state that is stored in scaled blocks (fp8 and fp16 moments) has its sca
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -35,6 +36,9 @@ FORMAT, VERSION = "zerolab checkpoint", 2
 MANIFEST = "optimizer_manifest.json"
 NONPARAM = "optimizer_nonparam.json"
 SCHEDULER = "scheduler.json"
+RNG = "rng/"
+"""How the names of the states of random generators begin."""
+MOST_HEADER = 100_000_000
 
 
 def model_file(writer: int) -> str:
@@ -154,3 +158,21 @@ def read_manifest(folder: Path, remedy: str = "take another checkpoint") -> Mani
             f"with the zerolab that wrote it ({said.get('written_by', {}).get('zerolab', 'unknown')})"
         )
     return TypeAdapter(Manifest).validate_python(said)
+
+
+def read_header(file: int, path: Path, remedy: str, manifest: Manifest | None) -> bytes:
+    """The header of an open file of tensors, held to what a manifest says of it, and with it the file's length."""
+    with reading(path, remedy):
+        size = os.fstat(file).st_size
+        length = int.from_bytes(os.pread(file, 8, 0), "little")
+        header = os.pread(file, min(8 + length, size, MOST_HEADER), 0)
+    if manifest is not None and crc32(header) != manifest.files[path.name].crc32:
+        other = b'"save":' in header and f'"save":"{manifest.save}"'.encode() not in header
+        what = "is of another save" if other else "has a damaged header"
+        raise CheckpointError(f"{path} {what}; {remedy}")
+    tensors = [said for name, said in json.loads(header[8:]).items() if name != "__metadata__"]
+    whole = len(header) + max((said["data_offsets"][1] for said in tensors), default=0)
+    if size != whole:
+        what = "is cut off" if size < whole else "is damaged"
+        raise CheckpointError(f"{path} {what}: it has {size:,} bytes where {whole:,} were written; {remedy}")
+    return header

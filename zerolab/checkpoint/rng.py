@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 import torch
 
-PREFIX = "rng/"
+from zerolab.checkpoint.manifest import RNG as PREFIX
 
 
 def capture(device: torch.device) -> dict[str, torch.Tensor]:

@@ -23,13 +23,12 @@ from typing import Any
 import numpy
 import torch
 
-from zerolab.checkpoint.manifest import Manifest, crc32, reading
+from zerolab.checkpoint.manifest import Manifest, crc32, read_header, reading
 from zerolab.errors import CheckpointError
 from zerolab.flat.layout import round_up
 
 BLOCK = 1 << 16
 CHECKSUMS = "checksums"
-MOST_HEADER = 100_000_000
 AT_ONCE = 1 << 22
 """Elements that are read at a time."""
 NAMED = {
@@ -146,17 +145,7 @@ class FileReader:
         with reading(path, remedy):
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             weakref.finalize(self, os.close, self._descriptor)
-            size = os.fstat(self._descriptor).st_size
-            length = int.from_bytes(os.pread(self._descriptor, 8, 0), "little")
-            header = os.pread(self._descriptor, min(8 + length, size, MOST_HEADER), 0)
-        if manifest is not None and crc32(header) != manifest.files[path.name].crc32:
-            other = b'"save":' in header and f'"save":"{manifest.save}"'.encode() not in header
-            raise self._error("is of another save" if other else "has a damaged header")
-        self.entries = entries_of(header)
-        whole = max((entry.start + entry.nbytes for entry in self.entries.values()), default=len(header))
-        if size != whole:
-            what = "is cut off" if size < whole else "is damaged"
-            raise self._error(f"{what}: it has {size:,} bytes where {whole:,} were written")
+        self.entries = entries_of(read_header(self._descriptor, path, remedy, manifest))
         # A file of others has none.
         sums = self.entries.get(CHECKSUMS, Entry(torch.uint32, (0,)))
         self._sums = self._read(sums.start, sums.nbytes).numpy().view("<u4")

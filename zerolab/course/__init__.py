@@ -3,21 +3,9 @@
 from zerolab.course import checks, viz
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from zerolab.lazy import TYPE_CHECKING, import_when_asked
 
 if TYPE_CHECKING:
-    from zerolab.course.grade import CheckFailed as CheckFailed
-    from zerolab.course.grade import checks as checks
+    from zerolab.course.grade import CheckFailed, checks
 
-__all__ = ["CheckFailed", "checks"]
-
-
-def __getattr__(name: str) -> Any:
-    """What exercises import; found when asked for, since pictures need nothing of it."""
-    if name in __all__:
-        from zerolab.course import grade
-
-        return getattr(grade, name)
-    raise AttributeError(f"module 'zerolab.course' has no attribute {name!r}")
+import_when_asked(__name__)

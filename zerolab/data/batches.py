@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from zerolab.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def check_division(batch_size: int, ranks: int, accumulation: int) -> None:
@@ -83,6 +84,8 @@ class Batches:
 
     def micro_batch(self, step: int, micro_batch: int = 0) -> tuple[Tensor, Tensor]:
         """This rank's (inputs, targets) of one micro-batch: int64 [micro_batch_size, seq_len] each."""
+        import torch
+
         first = (micro_batch * self.ranks + self.rank) * self.micro_batch_size
         choices = len(self.tokens) - self.seq_len
         indices = range(first, first + self.micro_batch_size)

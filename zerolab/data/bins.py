@@ -12,15 +12,15 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from zerolab.data.text import Text, read_text_file
 from zerolab.data.tokenizer import ByteTokenizer, CharacterTokenizer, Tokenizer, read_tokenizer
 from zerolab.errors import InputError
 from zerolab.files import write_whole
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 TRAIN, VALID, META, PICKLE = "train.bin", "val.bin", "meta.json", "meta.pkl"
 MOST = 1 << 16
@@ -44,6 +44,8 @@ def find_dataset(name: str) -> Path:
 
 def read_bin(path: Path) -> Tensor:
     """All tokens of a file, uint16 [tokens], mapped and not read."""
+    import torch
+
     size = path.stat().st_size
     if size == 0 or size % 2:
         raise InputError(f"{path} has {size} bytes, and tokens have two each; prepare it again")
@@ -67,6 +69,8 @@ def read_meta(folder: Path) -> tuple[int | None, Tokenizer | None]:
 
 def fingerprint(folder: Path) -> str:
     """sha256 of both files' lengths and bytes; of a large file, of bytes from places that lie evenly in it."""
+    import torch
+
     digest = hashlib.sha256()
     for name in (TRAIN, VALID):
         data = read_bin(folder / name).view(torch.uint8)
@@ -105,7 +109,7 @@ def prepare(file: str, out: Path, tokens: str = "bytes", valid_fraction: float =
     parts = {VALID: tokenizer.encode(text[at:]), TRAIN: tokenizer.encode(text[:at])}
     meta = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.said()}
     files = {META: (json.dumps(meta, ensure_ascii=False) + "\n").encode()}
-    files |= {name: numbers.to(torch.int32).numpy().astype("<u2").tobytes() for name, numbers in parts.items()}
+    files |= {name: numbers.numpy().astype("<u2").tobytes() for name, numbers in parts.items()}
     try:
         out.mkdir(parents=True, exist_ok=True)
         write_together(out, files)

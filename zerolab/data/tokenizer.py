@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from zerolab.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class ByteTokenizer:
@@ -28,12 +28,15 @@ class ByteTokenizer:
 
     def encode(self, text: str) -> Tensor:
         """uint8 [bytes of the text]: one byte a token in memory; `.long()` makes what a model reads."""
+        import torch
+
         data = bytearray(text.encode("utf-8"))
         return torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
 
     def decode(self, tokens: Tensor | list[int]) -> str:
         """The text of a one-dimensional run of tokens; bytes that are not UTF-8 (a cut character) become U+FFFD."""
-        return bytes(torch.as_tensor(tokens).tolist()).decode("utf-8", errors="replace")
+        numbers = tokens if isinstance(tokens, list) else tokens.tolist()
+        return bytes(numbers).decode("utf-8", errors="replace")
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ class CharacterTokenizer:
 
     def encode(self, text: str) -> Tensor:
         """int32 [characters of the text]. Raises an InputError for one that is not among them."""
+        import torch
+
         numbers = {character: number for number, character in enumerate(self.characters)}
         try:
             return torch.tensor([numbers[character] for character in text], dtype=torch.int32)
@@ -72,7 +77,8 @@ class CharacterTokenizer:
 
     def decode(self, tokens: Tensor | list[int]) -> str:
         """The text of a one-dimensional run of tokens."""
-        return "".join(self.characters[token] for token in torch.as_tensor(tokens).tolist())
+        numbers = tokens if isinstance(tokens, list) else tokens.tolist()
+        return "".join(self.characters[number] for number in numbers)
 
 
 Tokenizer = ByteTokenizer | CharacterTokenizer

@@ -6,9 +6,11 @@ A tracker finds storages by itself, and their sizes; what they are for a `Labels
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
-import torch
-from torch import nn
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 KINDS = (
     "parameters",
@@ -40,12 +42,13 @@ and "host:text", a run's text where that is mapped from files.
 OFFLOADED = ("host:", "disk:")
 """How the names of offloaded kinds begin, which are in other ledgers than the device's."""
 
-Labels = Callable[[], Mapping[str, Iterable[torch.Tensor | None]]]
+Labels = Callable[[], Mapping[str, Iterable["torch.Tensor | None"]]]
 """Names tensors by kind. Where two kinds name one storage, the first counts it."""
 
 
 def model_labels(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Labels:
     """Labels for training in plain torch: the parameters, their `.grad`, the optimizer's state."""
+    import torch
 
     def labels() -> dict[str, list[torch.Tensor | None]]:
         parameters = list(model.parameters())

@@ -10,9 +10,9 @@ import torch
 
 from zerolab.errors import InputError
 from zerolab.flat import BucketPlan, Segment
-from zerolab.offload.formats import StateSize, check_places, format_of, sub_group_limit
+from zerolab.offload.formats import StateSize, format_of, sub_group_limit
 from zerolab.offload.groups import count_parts, round_up_to_page, sub_groups
-from zerolab.offload.places import NO_OFFLOAD, Offload, ledger
+from zerolab.offload.places import NO_OFFLOAD, Offload, check_places, ledger
 from zerolab.precision.recipe import Precision, find_precision
 from zerolab.zero.table import check_stage
 

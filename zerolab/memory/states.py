@@ -14,8 +14,8 @@ from __future__ import annotations
 import torch
 
 from zerolab.flat.layout import check_count
-from zerolab.offload.formats import check_places, format_of
-from zerolab.offload.places import NO_OFFLOAD, Offload, ledger
+from zerolab.offload.formats import format_of
+from zerolab.offload.places import NO_OFFLOAD, Offload, check_places, ledger
 from zerolab.precision.recipe import Precision, find_precision
 from zerolab.zero.table import check_stage
 

@@ -13,7 +13,6 @@ as a module.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -22,16 +21,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recompute_in_backward
 
 from zerolab.errors import InputError
-
-
-def check_sizes(config: Any) -> None:
-    """Raise an InputError for a config of which a whole number is below 1, or whose width the heads do not divide."""
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if field.type == "int" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise InputError(f"{field.name} is {value!r}, but must be a whole number of at least 1; change it.")
-    if getattr(config, "head_size", None) is None and config.dim % config.heads:
-        raise InputError(f"dim {config.dim} is not a multiple of heads {config.heads}; change one of them.")
 
 
 def drop(x: Tensor, dropout: float, training: bool) -> Tensor:

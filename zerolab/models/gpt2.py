@@ -6,7 +6,6 @@ make the model slower, not better, and OpenAI's own count returns with `bias=Tru
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -14,24 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zerolab.errors import InputError
-from zerolab.models.common import Block, LanguageModel, check_sizes, drop
-
-
-@dataclass(frozen=True)
-class GPT2Config:
-    """The shape of a `GPT2`; the feed-forward layer is 4 · dim wide."""
-
-    vocab_size: int
-    dim: int
-    layers: int
-    heads: int
-    max_seq_len: int = 1024
-    norm_eps: float = 1e-5
-    bias: bool = False
-    tied_head: bool = True
-
-    def __post_init__(self) -> None:
-        check_sizes(self)
+from zerolab.models.common import Block, LanguageModel, drop
+from zerolab.models.sizes import GPT2Config
 
 
 class Embedding(nn.Module):

@@ -9,55 +9,14 @@ Touvron et al., arXiv 2302.13971; grouped queries: Ainslie et al., arXiv 2305.13
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zerolab.errors import InputError
-from zerolab.models.common import Block, LanguageModel, check_sizes
-
-
-@dataclass(frozen=True)
-class LlamaConfig:
-    """The shape of a `Llama`. `heads` query heads share `kv_heads` key and value heads.
-
-    `head_size` is the width of a head (None: dim / heads), `qkv_bias` says that queries, keys and values have biases,
-    and `qk_norm` that queries and keys are normed head by head.
-    """
-
-    vocab_size: int
-    dim: int
-    layers: int
-    heads: int
-    kv_heads: int
-    ffn_dim: int
-    max_seq_len: int = 1024
-    rope_theta: float = 500_000.0
-    norm_eps: float = 1e-5
-    tied_head: bool = True
-    head_size: int | None = None
-    qkv_bias: bool = False
-    qk_norm: bool = False
-
-    def __post_init__(self) -> None:
-        check_sizes(self)
-        if self.heads % self.kv_heads:
-            raise InputError(
-                f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}, so they cannot be shared "
-                "evenly; change one of them."
-            )
-        if self.head_dim < 2 or self.head_dim % 2:
-            named = "dim / heads" if self.head_size is None else "head_size"
-            raise InputError(
-                f"{named} is {self.head_dim}, but rotary positions turn pairs and need an even head size; change it."
-            )
-
-    @property
-    def head_dim(self) -> int:
-        return self.dim // self.heads if self.head_size is None else self.head_size
+from zerolab.models.common import Block, LanguageModel
+from zerolab.models.sizes import LlamaConfig
 
 
 def rotary_tables(seq: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:

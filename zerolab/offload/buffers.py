@@ -35,3 +35,8 @@ def aligned(nbytes: int, pin: bool = False) -> torch.Tensor:
             mapped.madvise(mmap.MADV_HUGEPAGE)
     # The tensor's storage holds the mapping, which is unmapped with the last tensor on it.
     return torch.frombuffer(mapped, dtype=torch.uint8)
+
+
+def host_empty(numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Memory of the host, page-locked for a rank on a GPU. (To lock a page opens a context on a GPU.)"""
+    return door.locked(numel, dtype) if door.drives(device) else torch.empty(numel, dtype=dtype)

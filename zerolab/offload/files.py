@@ -14,7 +14,6 @@ import logging
 import mmap
 import os
 import secrets
-import shutil
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -31,6 +30,7 @@ from zerolab.files import lock
 from zerolab.flat.layout import check_count
 from zerolab.flat.views import values_here
 from zerolab.offload.groups import PAGE, round_up_to_page
+from zerolab.offload.places import check_folder
 from zerolab.ranks.folders import farewells
 from zerolab.system import has
 
@@ -190,21 +190,6 @@ class UnwrittenFile(SwapFile):
 def open_file(folder: str | Path, name: str, sizes: Sequence[int]) -> SwapFile:
     """A swap file of this world."""
     return (SwapFile if values_here() else UnwrittenFile)(folder, name, sizes)
-
-
-def check_folder(folder: Path, nbytes: int) -> None:
-    """Refuse a folder in which a file of `nbytes` cannot be made; nothing is written."""
-    if not folder.is_dir():
-        what = "is not a folder; name" if folder.exists() else "does not exist; create it, or name"
-        raise InputError(f"{folder}, which is to hold a swap file, {what} another folder")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError(f"{folder}, which is to hold a swap file, is not writable; name another folder")
-    free = shutil.disk_usage(folder).free
-    if free < nbytes:
-        raise InputError(
-            f"a swap file of {nbytes} bytes does not fit into {folder}, where {free} bytes are free; make room, or "
-            "name a folder on another disk"
-        )
 
 
 def left_overs(folder: str | Path) -> list[Path]:

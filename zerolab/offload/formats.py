@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from zerolab.errors import InputError
 from zerolab.offload.places import SUB_GROUP, Offload
 from zerolab.precision.codec import BLOCK, Codec, codec_of
 from zerolab.precision.recipe import Precision
@@ -82,17 +81,3 @@ class StateSize:
     def __post_init__(self) -> None:
         if not self.names:
             object.__setattr__(self, "names", tuple(f"state {at}" for at in range(self.tensors_per_element)))
-
-
-def check_places(stage: int, precision: Precision | None, offload: Offload) -> None:
-    """Refuse what a stage cannot do: parameters rest elsewhere, or are cast when they are gathered, at stage 3 only."""
-    if offload.parameters != "device" and stage != 3:
-        raise InputError(
-            f"parameters can rest on the {offload.parameters} at stage 3, where nobody keeps them whole, not at stage "
-            f"{stage}; offload the optimizer, or take stage 3"
-        )
-    if precision is not None and stage not in precision.stages:
-        raise InputError(
-            f"precision {precision.name} has no stage {stage}, since main parameters can be what is sharded at stage 3 "
-            "only; take stage 3, or another precision"
-        )

@@ -8,15 +8,19 @@ Where the optimizer is off the device, sharded gradients (stages 2 and 3) rest o
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
-from zerolab.gpu import door
+from zerolab.precision.recipe import Precision
+
+if TYPE_CHECKING:
+    import torch
 
 TIERS = ("device", "host", "disk")
 TIER_OF = {"none": "device", "cpu": "host", "nvme": "disk"}
@@ -90,6 +94,8 @@ class Offload:
 
     def step_device(self, device: torch.device) -> torch.device:
         """Where the optimizer of ranks on `device` steps: there, or on the host beside its states."""
+        import torch
+
         return device if self.optimizer == "device" else torch.device("cpu")
 
     @property
@@ -107,11 +113,35 @@ NO_OFFLOAD = Offload()
 """Everything on the device."""
 
 
-def host_empty(numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Memory of the host, page-locked for a rank on a GPU. (To lock a page opens a context on a GPU.)"""
-    return door.locked(numel, dtype) if door.drives(device) else torch.empty(numel, dtype=dtype)
-
-
 def ledger(tier: str, kind: str) -> str:
     """The name of a kind of state in a tier's ledger: "gradients", "host:gradients", "disk:parameters"."""
     return kind if tier == "device" else f"{tier}:{kind}"
+
+
+def check_places(stage: int, precision: Precision | None, offload: Offload) -> None:
+    """Refuse what a stage cannot do: parameters rest elsewhere, or are cast when they are gathered, at stage 3 only."""
+    if offload.parameters != "device" and stage != 3:
+        raise InputError(
+            f"parameters can rest on the {offload.parameters} at stage 3, where nobody keeps them whole, not at stage "
+            f"{stage}; offload the optimizer, or take stage 3"
+        )
+    if precision is not None and stage not in precision.stages:
+        raise InputError(
+            f"precision {precision.name} has no stage {stage}, since main parameters can be what is sharded at stage 3 "
+            "only; take stage 3, or another precision"
+        )
+
+
+def check_folder(folder: Path, nbytes: int) -> None:
+    """Refuse a folder in which a file of `nbytes` cannot be made; nothing is written."""
+    if not folder.is_dir():
+        what = "is not a folder; name" if folder.exists() else "does not exist; create it, or name"
+        raise InputError(f"{folder}, which is to hold a swap file, {what} another folder")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{folder}, which is to hold a swap file, is not writable; name another folder")
+    free = shutil.disk_usage(folder).free
+    if free < nbytes:
+        raise InputError(
+            f"a swap file of {nbytes} bytes does not fit into {folder}, where {free} bytes are free; make room, or "
+            "name a folder on another disk"
+        )

@@ -12,15 +12,17 @@ is too short rather than without bound.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from zerolab.precision.recipe import FLOATS
 
 BLOCK = 128
 """Values that share a scale: 4 bytes for 128, 3 % of fp8."""
 
-MOMENT_DTYPES = {**FLOATS, "fp8": torch.float8_e4m3fn}
+MOMENT_DTYPES = {name: getattr(torch, dtype) for name, dtype in {**FLOATS, "fp8": "float8_e4m3fn"}.items()}
 """The dtypes in which a moment may rest, by name."""
 SMALLEST = 2.0**-100
 """A block with no value above this, which moves nothing, rests as zeros: its scale would leave fp32's range."""
@@ -97,3 +99,8 @@ def codec_of(state: str, format: str) -> Codec:
     dtype = MOMENT_DTYPES[format]
     scaled = dtype in FORMAT_MAX
     return Codec(dtype, scaled, root=scaled and state == "exp_avg_sq")
+
+
+def cast(tree: Any, dtype: torch.dtype) -> Any:
+    """Floating-point tensors among arguments, in another dtype."""
+    return tree_map_only(torch.Tensor, lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf, tree)

@@ -15,14 +15,15 @@ added up.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
-
-import torch
-from torch.utils._pytree import tree_map_only
+from typing import TYPE_CHECKING
 
 from zerolab.errors import InputError
 
-FLOATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+if TYPE_CHECKING:
+    import torch
+
+FLOATS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+"""What torch calls the dtypes of states."""
 MOMENTS = (*FLOATS, "fp8")
 """Adam's moments may also rest in 8 bits. fp16 and fp8 moments have a scale for each block (`codec.py`)."""
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
@@ -52,7 +53,7 @@ class Precision:
             name, known = getattr(self, state), MOMENTS if state.startswith("exp") else (*FLOATS,)
             if name not in known:
                 raise InputError(f"{state} is {name!r}; choose one of {', '.join(known)}")
-        if self.dtype("main_params").itemsize < self.dtype("params").itemsize:
+        if self.itemsize("main_params") < self.itemsize("params"):
             raise InputError(
                 f"main_params is {self.main_params} and params {self.params}; the copy that is updated must not be the "
                 "narrower one"
@@ -62,7 +63,10 @@ class Precision:
 
     def dtype(self, state: str) -> torch.dtype:
         """The torch dtype of a state that is no moment."""
-        return FLOATS[getattr(self, state)]
+        import torch
+
+        dtype: torch.dtype = getattr(torch, FLOATS[getattr(self, state)])
+        return dtype
 
     @property
     def shares_main(self) -> bool:
@@ -116,8 +120,3 @@ def find_precision(precision: str | Precision | None) -> Precision | None:
     if not isinstance(precision, str) or precision not in PRECISIONS:
         raise InputError(f"there is no precision {precision!r}; choose one of {', '.join(PRECISIONS)}")
     return PRECISIONS[precision]
-
-
-def cast(tree: Any, dtype: torch.dtype) -> Any:
-    """Floating-point tensors among arguments, in another dtype."""
-    return tree_map_only(torch.Tensor, lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf, tree)

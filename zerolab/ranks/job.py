@@ -11,9 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from zerolab.collectives.shared.peers import is_possible
 from zerolab.errors import InputError
 from zerolab.system import has
 
@@ -97,6 +94,18 @@ class Results(list[Any]):
         self.trace = [*trace] if job.trace else None
 
 
+def is_torchrun() -> bool:
+    """Whether this process is a rank that torchrun has started."""
+    return all(os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+
+
+def count_gpus() -> int:
+    """GPUs that torch sees here."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
 def choose_devices(device: str, ranks: int, world: str = "processes") -> tuple[tuple[str, ...], str]:
     """The device of each rank, and torch's name of the backend that joins them.
 
@@ -111,14 +120,14 @@ def choose_devices(device: str, ranks: int, world: str = "processes") -> tuple[t
             )
         device = "cpu"
     device = read_word("ZEROLAB_DEVICE", DEVICES) if device == "auto" else device
-    gpus = torch.cuda.device_count() if device != "cpu" else 0
+    gpus = count_gpus() if device != "cpu" else 0
     if device == "cuda" and gpus == 0:
         raise InputError('device="cuda": torch sees no GPU here; use device="cpu" or "auto"')
     devices = tuple(f"cuda:{rank % gpus}" if gpus else "cpu" for rank in range(ranks))
     return devices, "cpu:gloo,cuda:nccl" if gpus >= ranks else "gloo"
 
 
-def check_timed(device: torch.device | str, link: object, trace: bool) -> None:
+def check_timed(device: object, link: object, trace: bool) -> None:
     """Refuse a simulated link and a trace on GPUs: both go by when the host begins and ends a call."""
     name = "link" if link is not None else "trace" if trace else None
     if name is not None and str(device).startswith("cuda"):
@@ -141,7 +150,7 @@ def choose_collectives(asked: str, devices: Sequence[str], one_machine: bool, li
         return "ring"
     if nccl:
         return "torch"
-    return "shared" if one_machine and {*devices} == {"cpu"} and is_possible() else "ring"
+    return "shared" if one_machine and {*devices} == {"cpu"} and has("memfd") else "ring"
 
 
 def read_collectives(asked: str, linked: bool) -> str:

@@ -44,11 +44,6 @@ _made_world = _failed = False
 """Whether this process has made the world that it is in, and whether its last launch has failed."""
 
 
-def is_torchrun() -> bool:
-    """Whether this process is a rank that torchrun has started."""
-    return all(os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
-
-
 def made_world() -> bool:
     """Whether this process has joined other ranks by `launch`."""
     return _made_world and dist.is_initialized()

@@ -26,9 +26,10 @@ from zerolab.ranks.job import (
     check_timed,
     choose_collectives,
     choose_devices,
+    is_torchrun,
     threads_per_rank,
 )
-from zerolab.ranks.join import check_world_size, is_torchrun, run_torchrun
+from zerolab.ranks.join import check_world_size, run_torchrun
 from zerolab.ranks.lockstep.virtual import VirtualLaunch
 from zerolab.ranks.lockstep.world import Launch
 from zerolab.ranks.pickling import pack_function

@@ -24,8 +24,7 @@ from zerolab.data import EMBEDDED, check_division
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
 from zerolab.models import BYTE_VOCABULARY, Config, GPT2Config, LlamaConfig, config_of
-from zerolab.offload.formats import check_places
-from zerolab.offload.places import NO_OFFLOAD, TIER_OF, Offload
+from zerolab.offload.places import NO_OFFLOAD, TIER_OF, Offload, check_places
 from zerolab.precision import PRECISIONS, LossScaler, Precision
 from zerolab.precision.recipe import STATES, find_precision
 from zerolab.run.schedule import Kind, LrSchedule, WarmupShape

@@ -1,5 +1,8 @@
 """Training a small language model on real text with any stage: one rank's loop, the whole run."""
 
-from zerolab.train.run import Report, train, write_json
+from zerolab.lazy import TYPE_CHECKING, import_when_asked
 
-__all__ = ["Report", "train", "write_json"]
+if TYPE_CHECKING:
+    from zerolab.train.run import Report, train, write_json
+
+import_when_asked(__name__)

@@ -6,9 +6,8 @@ import os
 import shutil
 
 from zerolab.errors import InputError
-from zerolab.offload.files import check_folder
-from zerolab.ranks.job import MAX_RANKS, MAX_VIRTUAL_RANKS
-from zerolab.ranks.join import is_torchrun
+from zerolab.offload.places import check_folder
+from zerolab.ranks.job import MAX_RANKS, MAX_VIRTUAL_RANKS, is_torchrun
 from zerolab.run import RunSpec
 from zerolab.run.spec import MOST_SEQUENCES
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from zerolab.data import Corpus, load_corpus, load_dataset
 from zerolab.errors import InputError
 from zerolab.models import Config, GPT2Config, LlamaConfig, config_of
 from zerolab.run import RunSpec
+
+if TYPE_CHECKING:
+    from zerolab.data import Corpus
 
 KINDS: dict[str, type[LlamaConfig] | type[GPT2Config]] = {"llama": LlamaConfig, "gpt2": GPT2Config}
 
 
 def load_data(run: RunSpec) -> Corpus:
     """The tokens of a run. Raises InputError for text or tokens that cannot be used."""
+    from zerolab.data import load_corpus, load_dataset
+
     if run.dataset is not None:
         return load_dataset(run.dataset, seq_len=run.seq_len)
     return load_corpus(run.data_mode, seq_len=run.seq_len)

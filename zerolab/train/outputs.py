@@ -11,6 +11,7 @@ from pathlib import Path
 from zerolab.errors import DiskError, InputError
 from zerolab.files import is_device, write_whole
 from zerolab.ranks.folders import reason
+from zerolab.run import RunSpec
 
 
 def check_output(flag: str, path: Path, nbytes: int) -> None:
@@ -48,3 +49,18 @@ def write_output(what: str, path: Path, text: str) -> None:
         write_whole(path, text)
     except OSError as error:
         raise DiskError(f"{what} could not be written to {path} ({reason(error)})") from error
+
+
+def most_json_bytes(config: RunSpec) -> int:
+    """More than the profile of such a run will take: some numbers a step, and some a rank for each kind of memory."""
+    return 2**14 + 192 * config.max_steps + 2**11 * ranks_told_of(config)
+
+
+def most_trace_bytes(config: RunSpec) -> int:
+    """About what the first steps of such a run take in a trace file; whether there is room is asked before the run."""
+    return 2**22 * ranks_told_of(config)
+
+
+def ranks_told_of(config: RunSpec) -> int:
+    """Of how many ranks a report or a trace tells: of a virtual world, of rank 0 alone."""
+    return 1 if config.world == "virtual" else config.ranks

@@ -239,21 +239,6 @@ def trace_of(report: Report) -> str:
     return chrome_json(report.traces, f"zerolab train, ZeRO-{run.zero_stage}, {report.ranks} ranks, {clock}")
 
 
-def most_json_bytes(config: RunSpec) -> int:
-    """More than the profile of such a run will take: some numbers a step, and some a rank for each kind of memory."""
-    return 2**14 + 192 * config.max_steps + 2**11 * ranks_told_of(config)
-
-
-def most_trace_bytes(config: RunSpec) -> int:
-    """About what the first steps of such a run take in a trace file; whether there is room is asked before the run."""
-    return 2**22 * ranks_told_of(config)
-
-
-def ranks_told_of(config: RunSpec) -> int:
-    """Of how many ranks a report or a trace tells: of a virtual world, of rank 0 alone."""
-    return 1 if config.world == "virtual" else config.ranks
-
-
 def write_json(report: Report, path: Path) -> None:
     """Write the report whole or not at all."""
     write_whole(path, json_of(report))

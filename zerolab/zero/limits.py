@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from zerolab.flat.layout import check_count
-from zerolab.zero.units import Presence, Unit
+
+if TYPE_CHECKING:
+    from zerolab.zero.units import Unit
 
 U = TypeVar("U")
 
@@ -54,6 +56,8 @@ class Stage3Limits:
         """Elements that are here, or on their way; 0 if they are not limited."""
         if self.live_numel is None:
             return 0
+        from zerolab.zero.units import Presence
+
         return sum(unit.numel for unit in units if unit.presence is not Presence.SHARDED)
 
     def ahead(self, coming: Iterable[tuple[int, bool]], live: int) -> int:

@@ -27,12 +27,12 @@ import torch
 from zerolab.flat import Segment
 from zerolab.flat.views import address
 from zerolab.gpu import door
-from zerolab.offload.buffers import aligned
+from zerolab.offload.buffers import aligned, host_empty
 from zerolab.offload.files import open_file
 from zerolab.offload.formats import StateSize, StorageFormat, format_of, sub_group_limit
 from zerolab.offload.groups import sub_groups
 from zerolab.offload.lane import Lane, Trace, Transfer, pipeline
-from zerolab.offload.places import Offload, host_empty
+from zerolab.offload.places import Offload
 from zerolab.precision.codec import Codec
 from zerolab.precision.recipe import Precision
 from zerolab.ranks.malloc import hand_back

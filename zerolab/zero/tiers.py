@@ -21,11 +21,11 @@ from zerolab.collectives.observe import gather_records
 from zerolab.errors import InputError, OffloadError
 from zerolab.flat.views import numbers, values_here
 from zerolab.gpu import door
-from zerolab.offload.buffers import aligned
+from zerolab.offload.buffers import aligned, host_empty
 from zerolab.offload.copies import Copies
 from zerolab.offload.files import open_file
 from zerolab.offload.lane import Lane, Transfer
-from zerolab.offload.places import Offload, host_empty
+from zerolab.offload.places import Offload
 from zerolab.zero.bucket import Bucket, DeviceTier
 from zerolab.zero.engine import Engine
 from zerolab.zero.units import settle_all

@@ -22,11 +22,11 @@ from zerolab.flat import ALIGN
 from zerolab.flat.layout import round_up
 from zerolab.flat.views import values_here
 from zerolab.gpu import door
-from zerolab.offload.files import check_folder
-from zerolab.offload.formats import align_of, check_places, format_of, sub_group_limit
-from zerolab.offload.places import NO_OFFLOAD, Offload, ledger
+from zerolab.offload.formats import align_of, format_of, sub_group_limit
+from zerolab.offload.places import NO_OFFLOAD, Offload, check_folder, check_places, ledger
+from zerolab.precision.codec import cast
 from zerolab.precision.fp8 import fp8_layers, fp8_linears, update_amax_history
-from zerolab.precision.recipe import Precision, cast, find_precision
+from zerolab.precision.recipe import Precision, find_precision
 from zerolab.precision.scaler import LossScaler, find_scaler
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.full_parameters import FullParameters

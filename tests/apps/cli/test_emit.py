@@ -9,7 +9,6 @@ import yaml
 
 from zerolab.apps.cli import main
 from zerolab.apps.cli import plan as plan_command
-from zerolab.apps.cli import train as train_command
 from zerolab.data import prepare
 from zerolab.errors import InputError
 from zerolab.precision import Precision
@@ -92,7 +91,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[RunSpec]:
         seen.append(config)
         raise InputError("this is enough; the run need not begin")
 
-    monkeypatch.setattr(train_command, "train", begin)
+    monkeypatch.setattr("zerolab.train.run.train", begin)
     return seen
 
 

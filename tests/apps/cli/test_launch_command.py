@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from zerolab.apps.cli import main
-from zerolab.apps.cli import train as train_command
 from zerolab.data import Corpus
 from zerolab.errors import InputError
 from zerolab.ranks.job import read_collectives
@@ -68,7 +67,7 @@ def test_row_01_a_page_on_megatrons_flags_runs_as_it_is_written(
         nano = config.model_copy(update=small)
         return train(nano, corpus, Start(nano), stop)
 
-    monkeypatch.setattr(train_command, "train", smaller)
+    monkeypatch.setattr("zerolab.train.run.train", smaller)
     assert main(page(2, arguments)) == 0
     out, err = capfd.readouterr()
     assert "there is no examples/train_4d.py here, so zerolab train runs in its place" in err

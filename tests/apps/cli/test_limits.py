@@ -139,6 +139,6 @@ def test_a_help_that_nobody_reads_is_a_sentence_and_a_status(
 
 
 def test_the_command_that_grades_does_not_wait_for_the_compiler_that_only_its_workers_need() -> None:
-    code = "import sys, zerolab.course.grade.cli; print('torch' in sys.modules, 'torch._dynamo' in sys.modules)"
+    code = "import sys, zerolab.course.grade.run; print('torch' in sys.modules, 'torch._dynamo' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert ran.stdout == "True False\n", ran.stderr

@@ -22,7 +22,6 @@ import rank_functions as functions
 
 from zerolab.apps import cli
 from zerolab.apps.cli import ending
-from zerolab.apps.cli import train as train_command
 from zerolab.apps.cli.flags import name_flags
 from zerolab.course.grade import referee
 from zerolab.course.grade.submission import read_submission
@@ -168,7 +167,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, where: Path) -> None:
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     command: list[str], place: str, why: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for work in ("zerolab.apps.cli.train.train", "zerolab.course.grade.cli.grade"):
+    for work in ("zerolab.train.run.train", "zerolab.course.grade.run.grade"):
         monkeypatch.setattr(work, lambda *args: pytest.fail("it has begun"))
     flag = "--profile-json" if command == ["train"] else "--json"
     assert cli.main([*command, flag, place]) == 2
@@ -208,7 +207,7 @@ def test_a_device_is_written_to_and_a_link_followed(tmp_path: Path) -> None:
 def test_what_a_full_disk_refuses_at_the_end_is_named_and_the_report_is_shown(
     report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(train_command, "train", lambda config, *_, **__: report_with(report, config))
+    monkeypatch.setattr("zerolab.train.run.train", lambda config, *_, **__: report_with(report, config))
     full_disk(monkeypatch, tmp_path)
     assert cli.main(["train", "--profile-json", str(tmp_path / "p.json")]) == 1
     shown, said = capsys.readouterr()
@@ -227,7 +226,7 @@ def test_a_profile_is_written_if_standard_output_does_not_take_the_report(
     stream: str, report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(train_command, "train", lambda config, *_, **__: report_with(report, config))
+    monkeypatch.setattr("zerolab.train.run.train", lambda config, *_, **__: report_with(report, config))
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full if stream == "full" else None)
         assert cli.main(["train", "--profile-json", "p.json"]) == 1
@@ -245,7 +244,7 @@ def test_the_grades_of_a_class_are_kept_when_one_notebook_cannot_be_graded(
         return []
 
     begun: list[int] = []
-    monkeypatch.setattr("zerolab.course.grade.cli.grade", grade)
+    monkeypatch.setattr("zerolab.course.grade.run.grade", grade)
     notebooks = [str(ROOT / "exercises" / name) for name in ("00_start_here.ipynb", "02_flat_buffers.ipynb")]
     assert cli.main(["grade", *notebooks, "--json", str(tmp_path / "grade.json")]) == 2
     shown, said = capsys.readouterr()
@@ -264,7 +263,7 @@ def test_an_error_that_is_not_ours_is_a_sentence_too(
         (RuntimeError("can't start new thread"), "RuntimeError: can't start new thread"),
         (KeyError("odd"), "KeyError: 'odd'"),
     ):
-        monkeypatch.setattr(train_command, "train", lambda *_, error=error: (_ for _ in ()).throw(error))
+        monkeypatch.setattr("zerolab.train.run.train", lambda *_, error=error: (_ for _ in ()).throw(error))
         assert cli.main(["train"]) == 1
         said = capsys.readouterr().err
         assert says in said and said.count("\n") == 1

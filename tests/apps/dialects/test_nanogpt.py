@@ -63,7 +63,7 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def read(line: str, ranks: int = 1, gpu: bool = False) -> Any:
     nano, rest = find_nanogpt(line.split())
     assert nano is not None and rest == []
-    return read_nanogpt(nano, ranks, gpu)
+    return read_nanogpt(nano, ranks, lambda: gpu)
 
 
 # Reading
@@ -248,7 +248,7 @@ def test_a_flag_with_the_value_of_a_key_contradicts_nothing(flags: str, room: Pa
     nano, rest = find_nanogpt(["config/fox.py", *flags.split()])
     assert nano is not None
     given, _ = read_flags(rest)
-    assert read_nanogpt(nano, 1, False).beside(given).items() >= given.items()
+    assert read_nanogpt(nano, 1, lambda: False).beside(given).items() >= given.items()
 
 
 def test_a_run_goes_on_from_a_folder_at_home(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:

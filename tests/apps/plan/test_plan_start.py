@@ -6,7 +6,7 @@ import sys
 # A new Python: this one, and the server of ranks, may have the compiler already.
 PROGRAM = """
 import sys
-import zerolab.apps.plan, zerolab.apps.cli.plan
+import zerolab.apps.cli.plan_text
 print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
 """
 

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from zerolab.apps.cli import ending
 from zerolab.apps.cli.flags import Flags
 from zerolab.apps.cli.parser import read_word
 from zerolab.apps.cli.tables import count, make_table, render
-from zerolab.apps.interop.huggingface.whole import consolidate
-from zerolab.checkpoint import CheckpointError
-from zerolab.checkpoint.manifest import MANIFEST, SCHEDULER, model_file
-from zerolab.checkpoint.reader import CheckpointReader
-from zerolab.checkpoint.rng import PREFIX
-from zerolab.checkpoint.tensors import CHECKSUMS
-from zerolab.errors import InputError
+from zerolab.checkpoint.folder import remedy_for, resolve
+from zerolab.checkpoint.manifest import (
+    MANIFEST,
+    RNG,
+    SCHEDULER,
+    Manifest,
+    model_file,
+    read_header,
+    read_manifest,
+    reading,
+)
+from zerolab.errors import CheckpointError, InputError
 from zerolab.precision import Precision
-from zerolab.precision.recipe import FLOATS
 from zerolab.run.spec import Float, flag
 from zerolab.train.model import saved_shape
 from zerolab.train.progress import Bar
+
+if TYPE_CHECKING:
+    from zerolab.checkpoint.reader import CheckpointReader
 
 OF_COMMAND = {
     "frozen=[...]": "--frozen NAME",
@@ -42,13 +50,18 @@ class ShowCheckpoint(OfCheckpoint):
     """Say what a checkpoint holds."""
 
     def run(self) -> int:
-        reader = CheckpointReader(self.folder)
-        ending.print_output(render([make_table(str(reader.path), "|", list(describe(reader)), show_header=False)]))
+        path = resolve(self.folder.expanduser())
+        remedy = remedy_for(path)
+        manifest, file = read_manifest(path, remedy), path / model_file(0)
+        with reading(file, remedy), open(file, "rb") as opened:
+            names = json.loads(read_header(opened.fileno(), file, remedy, manifest)[8:])
+        lines = [*describe(path, manifest, names)]
+        ending.print_output(render([make_table(str(path), "|", lines, show_header=False)]))
         return 0
 
 
-def describe(reader: CheckpointReader) -> Iterator[tuple[str, str]]:
-    path, manifest = reader.path, reader.manifest
+def describe(path: Path, manifest: Manifest, saved_by_first: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """A line for each fact; `saved_by_first` are the tensors in the first rank's file."""
     numel = sum(saved.numel for saved in manifest.parameters.values())
     yield "step", f"{manifest.step:,}"
     yield "written by", f"ZeRO-{manifest.stage}, {count(manifest.ranks, 'rank')}"
@@ -68,8 +81,7 @@ def describe(reader: CheckpointReader) -> Iterator[tuple[str, str]]:
     states += [f"{name} {state['dtype']}" for name, state in manifest.states.items()]
     yield "optimizer", f"{manifest.optimizer}: {', '.join(states) or 'no states yet'}"
     yield "scheduler", "saved" if SCHEDULER in manifest.files else "none"
-    entries = reader.reader(model_file(0)).entries
-    names = sorted(name.removeprefix(PREFIX) for name in entries if name.startswith(PREFIX))
+    names = sorted(name.removeprefix(RNG) for name in saved_by_first if name.startswith(RNG))
     yield "random generators", ", ".join(names) or "none"
     if isinstance(manifest.data, dict):
         yield "data", ", ".join(f"{name} {shorten(value)}" for name, value in manifest.data.items())
@@ -87,8 +99,11 @@ class VerifyCheckpoint(OfCheckpoint):
     """Read all of a checkpoint and name each damaged file."""
 
     def run(self) -> int:
-        reader = CheckpointReader(self.folder)
-        path, manifest = reader.path, reader.manifest
+        path = resolve(self.folder.expanduser())
+        from zerolab.checkpoint.reader import CheckpointReader
+
+        reader = CheckpointReader(path)
+        manifest = reader.manifest
         with Bar(total=manifest.nbytes, desc="verify", unit="B", unit_scale=True, disable=None) as bar:
             lines = list(find_damaged(reader, bar.update))
         files = count(len(manifest.files) + 1, "file")
@@ -100,6 +115,8 @@ class VerifyCheckpoint(OfCheckpoint):
 
 def find_damaged(reader: CheckpointReader, advance: Callable[[int], Any]) -> Iterator[str]:
     """Read all; yields what is wrong. `advance` hears how many more bytes were read."""
+    from zerolab.checkpoint.tensors import CHECKSUMS
+
     for name, saved in reader.manifest.files.items():
         try:
             if name.endswith(".json"):
@@ -122,8 +139,8 @@ class ConsolidateCheckpoint(OfCheckpoint):
     huggingface: bool = flag("names and config.json as transformers reads them", False)
 
     def run(self) -> int:
-        reader = CheckpointReader(self.folder)
-        path, manifest = reader.path, reader.manifest
+        path = resolve(self.folder.expanduser())
+        manifest = read_manifest(path, remedy_for(path))
         config = None
         if self.huggingface:
             # `zerolab train` keeps the shape beside the position in its data.
@@ -131,9 +148,12 @@ class ConsolidateCheckpoint(OfCheckpoint):
             if config is None:
                 why = "was not saved by zerolab train, so its shape is unknown"
                 raise InputError(f"{path} {why}; leave --huggingface out")
+        from zerolab.apps.interop.huggingface.whole import consolidate
+        from zerolab.precision.codec import MOMENT_DTYPES
+
         tensors = len(manifest.parameters)
         with Bar(total=tensors, desc="consolidate", unit="tensor", disable=None) as bar:
-            dtype = None if self.dtype is None else FLOATS[self.dtype]
+            dtype = None if self.dtype is None else MOMENT_DTYPES[self.dtype]
             consolidate(path, self.out, dtype=dtype, config=config, progress=lambda name: bar.update())
         kind = "as transformers reads them" if config else "under the names of the model"
         written = f"{count(tensors, 'tensor')} of step {manifest.step:,} written to {self.out}"
@@ -154,7 +174,6 @@ class ConvertCheckpoint(Flags):
     weights_only: bool = flag("leave the optimizer's states out", False)
 
     def run(self) -> int:
-        # It takes a second to import.
         from zerolab.apps.interop.dcp import from_dcp, to_dcp
 
         with Bar(desc="convert", unit="entry", disable=None) as bar:

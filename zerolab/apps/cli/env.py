@@ -14,14 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import torch
-import torch.distributed as dist
 
 from zerolab import __version__
 from zerolab.apps.cli import ending
 from zerolab.apps.cli.flags import Flags
 from zerolab.errors import ZerolabError
-from zerolab.offload.files import SwapFile
 from zerolab.run.spec import flag
 from zerolab.system import THINGS, has
 from zerolab.train.outputs import check_output, write_output
@@ -53,6 +50,9 @@ def main(arguments: list[str]) -> int:
 
 
 def report() -> dict[str, Facts]:
+    import torch
+    import torch.distributed as dist
+
     memory, nccl = psutil.virtual_memory(), dist.is_nccl_available()
     cores = len(psutil.Process().cpu_affinity()) if has("affinity") else os.cpu_count()
     gpus = list(map(torch.cuda.get_device_properties, range(torch.cuda.device_count())))
@@ -83,6 +83,8 @@ def report() -> dict[str, Facts]:
 
 def temporary_folder() -> Facts:
     """Where things rest on disk by default, and whether their bytes go past the page cache."""
+    from zerolab.offload.files import SwapFile
+
     folder = tempfile.gettempdir()
     try:
         file = SwapFile(folder, "env", [1])

@@ -9,17 +9,13 @@ import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import Field
-from torch.distributed.elastic.multiprocessing import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.run import main as torchrun
 
 from zerolab.apps.cli import ending
 from zerolab.apps.cli.flags import Flags
 from zerolab.errors import InputError
 from zerolab.ranks.folders import temporary_folder
-from zerolab.ranks.job import MAX_RANKS
+from zerolab.ranks.job import MAX_RANKS, count_gpus
 from zerolab.run.spec import flag
 
 STANDS_FOR_TRAIN = "train_4d.py"
@@ -52,12 +48,12 @@ def main(arguments: list[str]) -> int:
     if (script is None) == (given.module is None):
         both = f"both a script, {script}, and a module, {given.module},"
         raise InputError(f"{both if script else 'no script'} is given to start; give one")
-    gpus = torch.cuda.device_count()
-    if given.backend == "nccl" and gpus < ranks:
+    is_there = script is None or Path(script).is_file()
+    if script is not None and not is_there and Path(script).name != STANDS_FOR_TRAIN:
+        raise InputError(f"there is no script {script!r}; name a file, or -m and a module")
+    if given.backend == "nccl" and (gpus := count_gpus()) < ranks:
         raise InputError(f"--backend is nccl, but there are {gpus} GPUs for {ranks} ranks; give gloo")
-    if script is not None and not Path(script).is_file():
-        if Path(script).name != STANDS_FOR_TRAIN:
-            raise InputError(f"there is no script {script!r}; name a file, or -m and a module")
+    if not is_there:
         from zerolab.apps.cli.train import main as train
 
         ending.print_error(f"there is no {script} here, so zerolab train runs in its place")
@@ -72,6 +68,10 @@ def main(arguments: list[str]) -> int:
 
 def start(words: list[Any], ranks: int) -> int:
     """Run ranks by torchrun, which takes this process over; returns the first failure's status."""
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main as torchrun
+
     # Else torchrun warns that it sets this itself, to 1.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks)))
     os.environ["PYTHONUNBUFFERED"] = "1"

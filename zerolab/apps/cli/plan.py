@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from textwrap import fill
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from zerolab.apps.cli import ending, plan_text
 from zerolab.apps.cli.flags import Flags, name_flags
-from zerolab.apps.cli.tables import render
-from zerolab.apps.cost import GPUS, find_gpu
+from zerolab.apps.cost.gpus import GB, GPUS, find_gpu
 from zerolab.apps.dialects import DIALECTS
-from zerolab.apps.plan import GB, gpu_bytes, guide
-from zerolab.apps.plan.describe import as_settings, describe_plan
 from zerolab.apps.plan.model_lookup import FAMILIES, find_model
 from zerolab.apps.plan.shapes import SHAPES
 from zerolab.errors import InputError
 from zerolab.run import RunSpec
 from zerolab.run.spec import Count, Level, Speed, flag
-from zerolab.train.outputs import check_output, write_output
+from zerolab.train.outputs import check_output
 
 
 def wrap_names(names: Iterable[str]) -> str:
@@ -68,6 +63,7 @@ class PlanFlags(Flags):
     # The settings of the run are beside these, as they were given.
     model_config = ConfigDict(extra="allow")
 
+    links: ClassVar[tuple[str, ...]] = ("node_size", "link_gbit_per_s", "link_latency_us", "cards", "algorithm")
     model: str = flag("a name, a config.json, or sizes (see below)", ...)
     gpu: str | None = flag("a GPU, whose memory is the limit (see below)")
     gpu_memory: Speed | None = flag("or the limit in GB, 10^9 bytes")
@@ -91,84 +87,21 @@ def main(arguments: list[str]) -> int:
         run, limit, gpu = read(given)
     except InputError as error:
         raise InputError(name_flags(str(error), [*SETTINGS, *PlanFlags.model_fields])) from None
+    if given.emit is not None and run.attention != "flash":
+        raise InputError(f"--attention is {run.attention}, and what is emitted keeps no scores; leave it out")
+    if given.emit is not None and run.places.on_disk and "offload_path" not in (given.model_extra or {}):
+        raise InputError("what rests on the disk needs a folder there; give --offload-path")
     file = given.json_ and given.json_.expanduser()
     if file is not None:
         model = Path(given.model).expanduser()
         if file.exists() and any(one.exists() and file.samefile(one) for one in (model, model / "config.json")):
             raise InputError(f"--json is {str(file)!r}, which is the model's own file; name another")
         check_output("--json", file, 2**20)
-    chosen, reasons = guide.recommend(run, limit) if given.recommend and limit is not None else (None, [])
-    best = chosen or run
-    times = None if given.gpu is None or run.instances > 1 else plan_text.StepTimes(run, given)
-    if given.emit is not None:
-        if given.recommend and chosen is None:
-            raise InputError("no stage fits, so there is no run to emit; leave --emit out")
-        ending.print_output(emit(best, given.emit, (given.model_extra or {}).get("offload_path")))
-        if given.emit == "deepspeed" and run.checkpoint_activations:
-            ending.print_error("--checkpoint-activations is in no DeepSpeed configuration; switch it on in the model")
-        if limit is not None and gpu_bytes(best) > limit:
-            ending.print_error(plan_text.tell_whether_fits(best, limit, gpu))
-    else:
-        parts = [*plan_text.describe_needs(run, limit, gpu)]
-        if times is not None:
-            parts += plan_text.describe_times(times)
-        elif given.gpu is not None:
-            parts.append("A step's time is predicted of one instance only.")
-        if given.recommend and limit is not None:
-            parts += plan_text.describe_recommended(run, chosen, reasons, limit)
-        ending.print_output(render(parts))
-    if file is not None:
-        record = describe_plan(run, limit)
-        if times is not None:
-            record["time"] = record_times(times)
-        if given.recommend:
-            record["recommended"] = {
-                "run": None if chosen is None else describe_plan(chosen, limit), "reasons": reasons,
-                "memory_remedies": [record_remedy(one, limit) for one in guide.against_memory(best)],
-                "seconds_on_links": guide.seconds_on_links(best),
-                "speed_remedies": [record_remedy(one, limit) for one in guide.against_slowness(best)],
-            }  # fmt: skip
-        write_output("the plan", file, json.dumps(record, indent=1) + "\n")
+    # All of the rest takes torch.
+    from zerolab.apps.cli.plan_text import plan
+
+    plan(given, run, limit, gpu, file)
     return 0
-
-
-def record_remedy(remedy: guide.Mitigation, limit: float | None) -> dict[str, Any]:
-    needed = gpu_bytes(remedy.run)
-    return {
-        "change": remedy.what, "gpu_bytes": needed, "fits": None if limit is None else needed <= limit,
-        "sent_bytes": guide.traffic_bytes(remedy.run), "note": remedy.note,
-    }  # fmt: skip
-
-
-def record_times(times: plan_text.StepTimes) -> dict[str, Any]:
-    network, between = times.network, times.network.between
-    return {
-        "gpu": times.gpu.name,
-        "network": {
-            "inside_gbit_per_s": network.inside.gbit_per_s, "inside_latency_us": network.inside.latency_us,
-            "between_gbit_per_s": between and between.gbit_per_s, "between_latency_us": between and between.latency_us,
-            "node_size": network.node_size, "cards": network.cards, "algorithm": network.algorithm,
-        },
-        "by_stage": {
-            str(stage): {
-                "seconds": step.seconds, "tokens_per_s": step.tokens_per_s, "mfu": step.mfu,
-                "spent": step.time_breakdown, "exposed_communication": step.exposed,
-                "communication": step.communication,
-            }
-            for stage, step in times.stages.items()
-        },
-    }  # fmt: skip
-
-
-def emit(run: RunSpec, dialect: str, folder: str | None) -> str:
-    if run.attention != "flash":
-        raise InputError(f"--attention is {run.attention}, and what is emitted keeps no scores; leave it out")
-    settings = as_settings(run)
-    if run.places.on_disk:
-        if folder is None:
-            raise InputError("what rests on the disk needs a folder there; give --offload-path")
-        settings["offload_path"] = folder
-    return DIALECTS[dialect](settings)
 
 
 def read(given: PlanFlags) -> tuple[RunSpec, float | None, str]:
@@ -176,7 +109,7 @@ def read(given: PlanFlags) -> tuple[RunSpec, float | None, str]:
         raise InputError(f"--gpu is {given.gpu!r} and --gpu-memory {given.gpu_memory:g}; give one of the two")
     if given.recommend and given.gpu is None and given.gpu_memory is None:
         raise InputError("--recommend needs to know the GPU; give --gpu NAME or --gpu-memory GB")
-    if given.gpu is None and (asked := given.model_fields_set & {*plan_text.LINKS, "reached"}):
+    if given.gpu is None and (asked := given.model_fields_set & {*given.links, "reached"}):
         name = min(asked).replace("_", "-")
         raise InputError(f"--{name} is given and no GPU; give --gpu NAME")
     limit, gpu = None if given.gpu_memory is None else given.gpu_memory * GB, "the GPU"

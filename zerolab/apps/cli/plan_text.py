@@ -1,27 +1,32 @@
-"""A plan as people read it: lines and tables."""
+"""A plan as it is asked for: as lines and tables, as JSON, or as the run for another tool."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from zerolab.apps.cli.tables import make_table
+from zerolab.apps.cli import ending
+from zerolab.apps.cli.tables import make_table, render
 from zerolab.apps.cost import find_gpu, machine_of
 from zerolab.apps.cost.gpus import LINK_EFFICIENCY
+from zerolab.apps.dialects import DIALECTS
 from zerolab.apps.plan import GB, advice, gpu_bytes, guide, predict_memory
-from zerolab.apps.plan.describe import explain_table
+from zerolab.apps.plan.describe import as_settings, describe_plan, explain_table
 from zerolab.apps.plan.footprint import at_stage, name_changes
 from zerolab.apps.plan.mixture import parameter_count
 from zerolab.apps.plan.timing import network_of, predict_step
+from zerolab.errors import InputError
 from zerolab.memory.kinds import KINDS, OFFLOADED
 from zerolab.precision import Precision
 from zerolab.run import RunSpec
+from zerolab.train.outputs import write_output
 
 Parts = Iterator[str | Table]
 Rows = list[tuple[str, ...]]
-LINKS = ("node_size", "link_gbit_per_s", "link_latency_us", "cards", "algorithm")
 
 
 class StepTimes:
@@ -30,7 +35,7 @@ class StepTimes:
     def __init__(self, run: RunSpec, given: Any) -> None:
         self.run, self.gpu = run, find_gpu(given.gpu)
         self.machine = machine_of(self.gpu, given.reached)
-        links = {name.removeprefix("link_"): getattr(given, name) for name in LINKS}
+        links = {name.removeprefix("link_"): getattr(given, name) for name in given.links}
         links = {name: value for name, value in links.items() if value is not None}
         self.network = network_of(self.gpu, run.ranks, **links)
         stages = (run.dtypes or Precision()).stages
@@ -139,3 +144,74 @@ def describe_times(times: StepTimes) -> Parts:
 
 def in_gb(nbytes: float) -> str:
     return f"{nbytes / GB:,.2f}" if nbytes >= GB / 100 else f"{nbytes / GB:.2g}"
+
+
+def plan(given: Any, run: RunSpec, limit: float | None, gpu: str, file: Path | None) -> None:
+    """Show the plan of a run, and write it to a file; `given` are the flags, `limit` bytes of the `gpu`."""
+    chosen, reasons = guide.recommend(run, limit) if given.recommend and limit is not None else (None, [])
+    best = chosen or run
+    times = None if given.gpu is None or run.instances > 1 else StepTimes(run, given)
+    if given.emit is not None:
+        if given.recommend and chosen is None:
+            raise InputError("no stage fits, so there is no run to emit; leave --emit out")
+        ending.print_output(emit(best, given.emit, (given.model_extra or {}).get("offload_path")))
+        if given.emit == "deepspeed" and run.checkpoint_activations:
+            ending.print_error("--checkpoint-activations is in no DeepSpeed configuration; switch it on in the model")
+        if limit is not None and gpu_bytes(best) > limit:
+            ending.print_error(tell_whether_fits(best, limit, gpu))
+    else:
+        parts = [*describe_needs(run, limit, gpu)]
+        if times is not None:
+            parts += describe_times(times)
+        elif given.gpu is not None:
+            parts.append("A step's time is predicted of one instance only.")
+        if given.recommend and limit is not None:
+            parts += describe_recommended(run, chosen, reasons, limit)
+        ending.print_output(render(parts))
+    if file is not None:
+        record = describe_plan(run, limit)
+        if times is not None:
+            record["time"] = record_times(times)
+        if given.recommend:
+            record["recommended"] = {
+                "run": None if chosen is None else describe_plan(chosen, limit), "reasons": reasons,
+                "memory_remedies": [record_remedy(one, limit) for one in guide.against_memory(best)],
+                "seconds_on_links": guide.seconds_on_links(best),
+                "speed_remedies": [record_remedy(one, limit) for one in guide.against_slowness(best)],
+            }  # fmt: skip
+        write_output("the plan", file, json.dumps(record, indent=1) + "\n")
+
+
+def record_remedy(remedy: guide.Mitigation, limit: float | None) -> dict[str, Any]:
+    needed = gpu_bytes(remedy.run)
+    return {
+        "change": remedy.what, "gpu_bytes": needed, "fits": None if limit is None else needed <= limit,
+        "sent_bytes": guide.traffic_bytes(remedy.run), "note": remedy.note,
+    }  # fmt: skip
+
+
+def record_times(times: StepTimes) -> dict[str, Any]:
+    network, between = times.network, times.network.between
+    return {
+        "gpu": times.gpu.name,
+        "network": {
+            "inside_gbit_per_s": network.inside.gbit_per_s, "inside_latency_us": network.inside.latency_us,
+            "between_gbit_per_s": between and between.gbit_per_s, "between_latency_us": between and between.latency_us,
+            "node_size": network.node_size, "cards": network.cards, "algorithm": network.algorithm,
+        },
+        "by_stage": {
+            str(stage): {
+                "seconds": step.seconds, "tokens_per_s": step.tokens_per_s, "mfu": step.mfu,
+                "spent": step.time_breakdown, "exposed_communication": step.exposed,
+                "communication": step.communication,
+            }
+            for stage, step in times.stages.items()
+        },
+    }  # fmt: skip
+
+
+def emit(run: RunSpec, dialect: str, folder: str | None) -> str:
+    settings = as_settings(run)
+    if run.places.on_disk:
+        settings["offload_path"] = folder
+    return DIALECTS[dialect](settings)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from zerolab.apps.cli import ending
 from zerolab.apps.cli.flags import Flags
-from zerolab.data import prepare
+from zerolab.data.bins import prepare
 from zerolab.run.spec import flag
 
 

@@ -9,11 +9,9 @@ from pydantic import Field
 
 from zerolab.apps.cli import ending
 from zerolab.apps.cli.flags import Flags
-from zerolab.apps.interop.huggingface.whole import load_learned
-from zerolab.data import find_dataset, read_meta
+from zerolab.data.bins import find_dataset, read_meta
 from zerolab.data.tokenizer import Tokenizer
 from zerolab.errors import InputError
-from zerolab.models.generate import generate
 from zerolab.run.spec import Count, Seed, flag
 
 
@@ -33,9 +31,14 @@ def main(arguments: list[str]) -> int:
     given = SampleFlags.read("zerolab sample", arguments)
     if not given.folder.expanduser().is_dir():
         raise InputError(f"there is no folder {str(given.folder)!r}; name one that zerolab train has saved to")
+    of_data = read_meta(find_dataset(given.dataset)) if given.dataset else None
+    # All of the rest takes torch.
+    from zerolab.apps.interop.huggingface.whole import load_learned
+    from zerolab.models.generate import generate
+
     model, tokenizer = load_learned(given.folder)
-    if given.dataset:
-        tokenizer = read_meta(find_dataset(given.dataset))[1]
+    if of_data:
+        tokenizer = of_data[1]
     shape = model.config
     if tokenizer is not None and tokenizer.vocab_size > shape.vocab_size:
         raise InputError(

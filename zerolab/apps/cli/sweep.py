@@ -13,12 +13,21 @@ from rich.table import Table
 from zerolab.apps.cli import ending
 from zerolab.apps.cli.parser import Parser
 from zerolab.apps.cli.tables import make_table, render
-from zerolab.apps.sweep import SweepCase, make_cases, read_file, sweep
-from zerolab.apps.sweep.cases import CASES, MODELS, SHARED, SHORT, entries_of, varied_names
+from zerolab.apps.sweep.cases import (
+    CASES,
+    MODELS,
+    SHARED,
+    SHORT,
+    SweepCase,
+    entries_of,
+    make_cases,
+    read_file,
+    varied_names,
+)
 from zerolab.apps.sweep.rows import DONE, LINES, TABLE, Row, read_rows
 from zerolab.errors import InputError
 from zerolab.memory.kinds import OFFLOADED
-from zerolab.ranks.join import is_torchrun
+from zerolab.ranks.job import is_torchrun
 from zerolab.run import RunSpec
 
 EXAMPLES = """\
@@ -65,6 +74,9 @@ def main(arguments: list[str]) -> int:
     if is_torchrun():
         raise InputError("a sweep starts its own ranks, and torchrun has started some")
     cases = make_cases(merge({} if file is None else read_file(Path(file)), flags))
+    # All of the rest takes torch.
+    from zerolab.apps.sweep.run import sweep
+
     outcome = sweep(cases, folder, traces)
     ending.print_output(render(describe(cases, outcome.rows)))
     there = len(cases) - outcome.ran

@@ -8,33 +8,27 @@ import signal
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from zerolab.apps.cli import ending
 from zerolab.apps.cli.flags import add_flag, name_flags
 from zerolab.apps.cli.parser import Parser
-from zerolab.apps.cli.tables import text_of
 from zerolab.apps.dialects import megatron
 from zerolab.apps.dialects.deepspeed import read_deepspeed
-from zerolab.apps.dialects.keys import are_same
+from zerolab.apps.dialects.keys import are_same, run_of
 from zerolab.apps.dialects.nanogpt import find_nanogpt, read_nanogpt
-from zerolab.apps.interop.huggingface import weights_of, with_shape
-from zerolab.apps.interop.huggingface.whole import export
 from zerolab.errors import DiskError, InputError
 from zerolab.ranks.folders import reason
-from zerolab.ranks.join import is_torchrun
+from zerolab.ranks.forkserver import start_server
+from zerolab.ranks.job import count_gpus, is_torchrun
 from zerolab.run import RunSpec
 from zerolab.run.spec import GROUPS
-from zerolab.train import Report, train
-from zerolab.train.debug import start_line
 from zerolab.train.here import check_here
-from zerolab.train.model import load_data, with_vocabulary
-from zerolab.train.outputs import check_output, write_output
+from zerolab.train.outputs import check_output, most_json_bytes, most_trace_bytes, write_output
 from zerolab.train.progress import Stop
-from zerolab.train.resume import find_start
-from zerolab.train.run import json_of, most_json_bytes, most_trace_bytes, trace_of
+
+if TYPE_CHECKING:
+    from zerolab.train import Report
 
 FOREIGN = "megatron "
 """Before the name of one of Megatron-LM's flags among what was parsed."""
@@ -50,7 +44,7 @@ def main(arguments: list[str]) -> int:
     path = settings.pop("deepspeed_config", None)
     flags, notes, missing = set(settings), list[str](), set[str]()
     if nano is not None:
-        meant = read_nanogpt(nano, read_ranks(settings, 1), torch.cuda.is_available())
+        meant = read_nanogpt(nano, read_ranks(settings, 1), lambda: count_gpus() > 0)
         settings, notes = meant.beside(settings), [*meant.notes]
     if settings.get("resume") == "":
         settings["resume"] = settings.get("save_folder")
@@ -60,7 +54,7 @@ def main(arguments: list[str]) -> int:
         settings, said, missing = add_deepspeed(settings, Path(path))
         notes = [*notes, *said]
     try:
-        config = RunSpec(**with_shape(settings))
+        config = run_of(settings)
         check_here(config)
         # What nobody gives is the checkpoint's where the run resumes.
         config.model_fields_set.difference_update(missing)
@@ -71,6 +65,17 @@ def main(arguments: list[str]) -> int:
             check_output("--profile-json", profile, most_json_bytes(config))
         if speaks and trace is not None:
             check_output("--trace", trace, most_trace_bytes(config))
+        if config.world == "processes" and not is_torchrun():
+            # The server of ranks imports what they need while this process does.
+            start_server()
+        # All of the rest takes torch.
+        from zerolab.apps.interop.huggingface import weights_of
+        from zerolab.apps.interop.huggingface.whole import export
+        from zerolab.train.debug import start_line
+        from zerolab.train.model import load_data, with_vocabulary
+        from zerolab.train.resume import find_start
+        from zerolab.train.run import train
+
         corpus = load_data(config)
         config = with_vocabulary(config, corpus)
         if config.warmup_steps >= config.max_steps:
@@ -153,6 +158,9 @@ def read_ranks(settings: Settings, default: int = RunSpec.model_fields["ranks"].
 
 def hand_over(report: Report) -> None:
     """Show the report, write profile and trace; what cannot be is a DiskError at the end."""
+    from zerolab.apps.cli.tables import text_of
+    from zerolab.train.run import json_of, trace_of
+
     lost: list[str] = []
     try:
         ending.print_output(text_of(report))

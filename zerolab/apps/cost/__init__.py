@@ -1,8 +1,11 @@
 """How long operations and collectives take: by data sheets, by measuring, by formula."""
 
-from zerolab.apps.cost.calibration import calibrate
-from zerolab.apps.cost.gpus import GPU, GPUS, find_gpu
-from zerolab.apps.cost.machine import Machine, Rate, machine_of
-from zerolab.apps.cost.network import Network
+from zerolab.lazy import TYPE_CHECKING, import_when_asked
 
-__all__ = ["GPU", "GPUS", "Machine", "Network", "Rate", "calibrate", "find_gpu", "machine_of"]
+if TYPE_CHECKING:
+    from zerolab.apps.cost.calibration import calibrate
+    from zerolab.apps.cost.gpus import GPU, GPUS, find_gpu
+    from zerolab.apps.cost.machine import Machine, Rate, machine_of
+    from zerolab.apps.cost.network import Network
+
+import_when_asked(__name__)

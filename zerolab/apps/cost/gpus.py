@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from zerolab.errors import InputError
 
+GB = 10**9
+
 
 @dataclass(frozen=True)
 class GPU:

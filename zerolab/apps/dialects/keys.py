@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from zerolab.apps.interop.huggingface import with_shape
 from zerolab.errors import InputError
 from zerolab.precision.recipe import Precision
 from zerolab.run import RunSpec
@@ -51,7 +50,12 @@ class ReadSettings:
 
 def run_of(settings: Settings) -> RunSpec:
     """The run with these settings, whose model may be a folder's."""
-    return RunSpec(**with_shape(settings))
+    if settings.get("init_from") is not None:
+        # Only this takes torch.
+        from zerolab.apps.interop.huggingface import with_shape
+
+        settings = with_shape(settings)
+    return RunSpec(**settings)
 
 
 def require(fits: bool, otherwise: str) -> None:

@@ -204,7 +204,7 @@ def find_nanogpt(arguments: Sequence[str]) -> tuple[NanoGPT | None, list[str]]:
     return NanoGPT(tuple(files), overrides), [word for word in words if word not in keys]
 
 
-def read_nanogpt(nano: NanoGPT, ranks: int, gpu: bool) -> ReadSettings:
+def read_nanogpt(nano: NanoGPT, ranks: int, has_gpu: Callable[[], bool]) -> ReadSettings:
     """What it means for so many ranks, on GPUs or not. Raises InputError that names key and line."""
     values, given = dict(DEFAULTS), set[str]()
     for path in nano.files:
@@ -218,7 +218,7 @@ def read_nanogpt(nano: NanoGPT, ranks: int, gpu: bool) -> ReadSettings:
     if not nano.files:
         found.notes.append("what nanoGPT's keys leave out has the defaults of its train.py")
     try:
-        found.settings = read(values, given, ranks, gpu, found.notes)
+        found.settings = read(values, given, ranks, has_gpu, found.notes)
     except InputError as error:
         if nano.files:
             raise
@@ -253,7 +253,9 @@ def check_kind(key: str, value: Any, where: str) -> Any:
     return value
 
 
-def read(values: Mapping[str, Any], given: set[str], ranks: int, gpu: bool, notes: list[str]) -> Settings:
+def read(
+    values: Mapping[str, Any], given: set[str], ranks: int, has_gpu: Callable[[], bool], notes: list[str]
+) -> Settings:
     """What the values of all keys mean. nanoGPT computes in 16 bits on GPUs only, as is done here."""
     steps, start = values["gradient_accumulation_steps"], values["init_from"]
     device, dtype = values["device"].partition(":")[0], values["dtype"]
@@ -295,7 +297,7 @@ def read(values: Mapping[str, Any], given: set[str], ranks: int, gpu: bool, note
         settings["vocab_size"] = VOCABULARY
         notes.append(f"{folder} has no {META}, so the vocabulary is GPT-2's, rounded up to {VOCABULARY}")
     require(dtype in DTYPES, f"dtype is {dtype!r}; give {' or '.join(map(repr, DTYPES))}")
-    on_gpu = gpu if "device" not in given else device == "cuda"
+    on_gpu = has_gpu() if "device" not in given else device == "cuda"
     settings["compile"] = values["compile"] and (on_gpu or "compile" in given)
     if values["compile"] and not settings["compile"]:
         notes.append("compile is left off on a CPU; --compile=True turns it on")

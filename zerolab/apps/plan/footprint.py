@@ -20,7 +20,6 @@ from zerolab.precision.recipe import Precision
 from zerolab.run import RunSpec
 from zerolab.run.spec import AT_STAGE_3
 
-GB = 10**9
 DEVICE = KINDS
 """What a GPU holds, by kind, each in bytes of `predict_peak`."""
 ADAMW = StateSize(2, 4, ADAM)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from zerolab.apps.plan.footprint import GB, advice, at_stage, gpu_bytes, name_changes
+from zerolab.apps.cost.gpus import GB
+from zerolab.apps.plan.footprint import advice, at_stage, gpu_bytes, name_changes
 from zerolab.apps.plan.layout import layout_of
 from zerolab.memory.traffic import TrafficSettings, predict_phases
 from zerolab.precision.recipe import Precision

@@ -6,28 +6,13 @@ model to train. Jiang et al., arXiv 2401.04088.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
 from zerolab import models
-from zerolab.errors import InputError
-from zerolab.models import Config, LanguageModel, Llama, LlamaConfig
+from zerolab.apps.plan.mixture_config import MixtureConfig
+from zerolab.models import Config, LanguageModel, Llama
 from zerolab.models.llama import FeedForward
-
-
-@dataclass(frozen=True)
-class MixtureConfig(LlamaConfig):
-    """A Llama with `experts` feed-forwards a layer, of which each token takes `active`."""
-
-    experts: int = 8
-    active: int = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1 <= self.active <= self.experts:
-            raise InputError(f"active is {self.active} of {self.experts} experts; give 1 to {self.experts}")
 
 
 class Experts(nn.Module):

@@ -10,7 +10,7 @@ from typing import Any
 
 from zerolab.apps.cost.gpus import normalize_name
 from zerolab.apps.interop.huggingface.config import from_huggingface
-from zerolab.apps.plan.mixture import MixtureConfig
+from zerolab.apps.plan.mixture_config import MixtureConfig
 from zerolab.apps.plan.shapes import SHAPES, Shape
 from zerolab.errors import InputError
 from zerolab.models import SIZES, Config, GPT2Config, LlamaConfig, config_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from zerolab.apps.plan.mixture import MixtureConfig, parameter_count
+from zerolab.apps.plan.mixture_config import MixtureConfig
 from zerolab.models import SIZES, Config, GPT2Config
 
 
@@ -18,6 +18,8 @@ class Shape:
     @property
     def parameters(self) -> int:
         """All of them; a tied head is the embedding once more."""
+        from zerolab.apps.plan.mixture import parameter_count
+
         return parameter_count(self.config)
 
 

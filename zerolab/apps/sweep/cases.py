@@ -20,7 +20,7 @@ from typing import Any, get_args
 
 import yaml
 
-from zerolab.apps.interop.huggingface import with_shape
+from zerolab.apps.dialects.keys import run_of
 from zerolab.errors import InputError
 from zerolab.ranks.folders import reason
 from zerolab.run import RunSpec
@@ -127,7 +127,7 @@ def make_case(settings: Settings, varied: Settings) -> SweepCase:
     if "models" in settings:
         kind, colon, size = str(settings.pop("models")).rpartition(":")
         settings |= {"model_size": size} | ({"model": kind} if colon else {})
-    config = RunSpec(**with_shape(settings))
+    config = run_of(settings)
     check_here(config)
     if wire not in WIRES:
         raise InputError(f"wire is {wire!r}; choose {' or '.join(WIRES)}")

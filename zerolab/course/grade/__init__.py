@@ -1,5 +1,8 @@
 """Checks of exercises: in the notebook while one learns, and by `zerolab grade` for a grade."""
 
-from zerolab.course.grade.check import CheckFailed, checks
+from zerolab.lazy import TYPE_CHECKING, import_when_asked
 
-__all__ = ["CheckFailed", "checks"]
+if TYPE_CHECKING:
+    from zerolab.course.grade.check import CheckFailed, checks
+
+import_when_asked(__name__)

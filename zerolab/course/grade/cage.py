@@ -18,6 +18,7 @@ import sysconfig
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -36,6 +37,14 @@ _READ = _EXECUTE | _READ_FILE | _READ_FOLDER
 _FILES_BY_VERSION = {1: 2**13 - 1, 2: 2**14 - 1, 3: 2**15 - 1, 5: 2**16 - 1}
 _SCOPES = 1 | 2
 """Sockets without a file, and signals: both only among those that share the fence."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an exercise may take: seconds of real time, and mebibytes above what an idle process takes."""
+
+    seconds: float = 60.0
+    memory_mb: int = 2048
 
 
 def version() -> int:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
-import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from zerolab.apps.cli import ending
 from zerolab.apps.cli.parser import Parser
-from zerolab.course.grade.progress import Watch, progress
-from zerolab.course.grade.referee import Limits, grade
-from zerolab.course.grade.report import Graded, as_json, as_markdown, text_of, totals
-from zerolab.course.grade.submission import Submission, find_notebooks, read_submission
-from zerolab.course.judge.case import legible
-from zerolab.errors import DiskError, InputError, ZerolabError
-from zerolab.ranks.folders import reason
-from zerolab.train.outputs import check_output, write_output
+from zerolab.course.grade.cage import Limits
+from zerolab.errors import InputError, ZerolabError
+from zerolab.train.outputs import check_output
 
 MOST_REPORT = 2**16
 """Bytes for which there must be room where grades are to be written."""
@@ -31,73 +24,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         limits = Limits(positive("--seconds", options.seconds), int(positive("--memory-mb", options.memory_mb)))
         for target in filter(None, (options.json, options.markdown)):
             check_output("--json" if target is options.json else "--markdown", target, MOST_REPORT)
-        paths = find_notebooks(options.notebooks or [Path("exercises")])
-        if options.source and len(paths) > 1:
-            raise InputError(f"--source is the source of one notebook, and {len(paths)} are to be graded; name one")
-        submissions, refused = read_all(paths, options.source)
-        seed = secrets.randbelow(2**32) if options.seed is None else options.seed
-        results: list[Graded] = []
-        with progress(sum(step.graded for _, submission in submissions for step in submission.steps)) as watch:
-            for path, submission in submissions:
-                before = sum(len(result.verdicts) for result in results)
-                try:
-                    verdicts = grade(submission, seed, limits, from_there(watch, before))
-                except (ZerolabError, OSError) as error:
-                    if not results:
-                        raise
-                    # What has been graded until now is not lost.
-                    refused.append(f"{path} could not be graded: {error}")
-                    continue
-                results.append(Graded(path, submission, tuple(verdicts)))
     except (ZerolabError, OSError) as error:
         ending.print_error(ending.in_one_sentence(error))
         return 2
-    lost = list(hand_over(results, refused, seed, options.json, options.markdown))
-    for said in (*refused, *lost):
-        ending.print_error(said)
-    score, most = totals(results)
-    return 2 if refused or lost else 0 if score == most else 1
+    # All of the rest takes torch.
+    from zerolab.course.grade.run import grade_files
 
-
-def hand_over(
-    results: Sequence[Graded], refused: Sequence[str], seed: int, json_path: Path | None, markdown: Path | None
-) -> Iterator[str]:
-    """Show the grades and write them to files; yields a sentence for each place where that could not be."""
-    text = text_of(results, seed)
-    try:
-        ending.print_output(text)
-    except OSError as error:
-        yield f"the grades could not be shown ({reason(error)}); --json has all of them"
-    written = (
-        ("the grade in JSON", json_path, lambda: json.dumps(as_json(results, refused), indent=2) + "\n"),
-        ("the grade in Markdown", markdown, lambda: as_markdown(results, refused)),
-    )
-    for what, path, make in written:
-        if path is not None:
-            try:
-                write_output(what, path, make())
-            except DiskError as error:
-                yield str(error)
-
-
-def read_all(paths: Sequence[Path], source: Path | None) -> tuple[list[tuple[Path, Submission]], list[str]]:
-    """The submissions, and what is wrong with the files that are none: of many, one that cannot be read keeps nobody
-    else's from being graded."""
-    submissions: list[tuple[Path, Submission]] = []
-    refused: list[str] = []
-    for path in paths:
-        try:
-            submissions.append((path, read_submission(path, source)))
-        except (InputError, OSError) as error:
-            if len(paths) == 1:
-                raise
-            refused.append(legible(str(error)))
-    return submissions, refused
-
-
-def from_there(watch: Watch, before: int) -> Watch:
-    """A watch for a file that comes after `before` exercises of other files."""
-    return lambda name, done: watch(name, before + done)
+    return grade_files(options, limits)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -18,6 +18,7 @@ from typing import Any
 
 from zerolab.course.exercises import exercises_of
 from zerolab.course.grade import cage, worker
+from zerolab.course.grade.cage import Limits
 from zerolab.course.grade.doubt import hold_limits, hold_model, in_doubt
 from zerolab.course.grade.needs import mend_first, mentions, uses
 from zerolab.course.grade.progress import Watch
@@ -33,14 +34,6 @@ from zerolab.system import has
 START_SECONDS = 120.0
 """A cold import of torch on a slow disk."""
 MOST_LINE = 2 * MOST_BYTES
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What an exercise may take: seconds of real time, and mebibytes above what an idle process takes."""
-
-    seconds: float = 60.0
-    memory_mb: int = 2048
 
 
 @dataclass(frozen=True)

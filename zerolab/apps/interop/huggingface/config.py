@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-import torch
-
 from zerolab.errors import InputError
 from zerolab.models import Config, GPT2Config, LlamaConfig
 
@@ -60,9 +58,9 @@ _ONLY: dict[str, tuple[Any, ...]] = {
 """What our models do, by field; a field that is absent or null does that, too."""
 
 
-def to_huggingface(config: Config, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
-    """What config.json says of a model, beside tensors in `dtype`: all that transformers 4 and 5 need for the same
-    logits."""
+def to_huggingface(config: Config, dtype: object = "float32") -> dict[str, Any]:
+    """What config.json says of a model, beside tensors in `dtype`, which may be a name: all that transformers 4 and
+    5 need for the same logits."""
     more: dict[str, Any]
     if isinstance(config, GPT2Config):
         kind, architecture, table = "gpt2", "GPT2LMHeadModel", _GPT2

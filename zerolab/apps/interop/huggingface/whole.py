@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from zerolab.apps.interop.huggingface import CONFIG, MOST_SHARD, assemble, from_pretrained, rows, save_folder
-from zerolab.apps.interop.huggingface import export as to_theirs
+from zerolab.apps.interop.huggingface.weights import CONFIG, MOST_SHARD, assemble, from_pretrained, rows, save_folder
+from zerolab.apps.interop.huggingface.weights import export as to_theirs
 from zerolab.checkpoint import find_latest
 from zerolab.checkpoint.agreement import all_gather_or_raise
 from zerolab.checkpoint.manifest import MANIFEST

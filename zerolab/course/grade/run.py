@@ -1,0 +1,92 @@
+"""A grading as `zerolab grade` asks for it: files are read and graded, and grades shown and written."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from zerolab.apps.cli import ending
+from zerolab.course.grade.cage import Limits
+from zerolab.course.grade.progress import Watch, progress
+from zerolab.course.grade.referee import grade
+from zerolab.course.grade.report import Graded, as_json, as_markdown, text_of, totals
+from zerolab.course.grade.submission import Submission, find_notebooks, read_submission
+from zerolab.course.judge.case import legible
+from zerolab.errors import DiskError, InputError, ZerolabError
+from zerolab.ranks.folders import reason
+from zerolab.train.outputs import write_output
+
+
+def grade_files(options: argparse.Namespace, limits: Limits) -> int:
+    """Grade the files that a command line names; returns its status."""
+    try:
+        paths = find_notebooks(options.notebooks or [Path("exercises")])
+        if options.source and len(paths) > 1:
+            raise InputError(f"--source is the source of one notebook, and {len(paths)} are to be graded; name one")
+        submissions, refused = read_all(paths, options.source)
+        seed = secrets.randbelow(2**32) if options.seed is None else options.seed
+        results: list[Graded] = []
+        with progress(sum(step.graded for _, submission in submissions for step in submission.steps)) as watch:
+            for path, submission in submissions:
+                before = sum(len(result.verdicts) for result in results)
+                try:
+                    verdicts = grade(submission, seed, limits, from_there(watch, before))
+                except (ZerolabError, OSError) as error:
+                    if not results:
+                        raise
+                    # What has been graded until now is not lost.
+                    refused.append(f"{path} could not be graded: {error}")
+                    continue
+                results.append(Graded(path, submission, tuple(verdicts)))
+    except (ZerolabError, OSError) as error:
+        ending.print_error(ending.in_one_sentence(error))
+        return 2
+    lost = list(hand_over(results, refused, seed, options.json, options.markdown))
+    for said in (*refused, *lost):
+        ending.print_error(said)
+    score, most = totals(results)
+    return 2 if refused or lost else 0 if score == most else 1
+
+
+def hand_over(
+    results: Sequence[Graded], refused: Sequence[str], seed: int, json_path: Path | None, markdown: Path | None
+) -> Iterator[str]:
+    """Show the grades and write them to files; yields a sentence for each place where that could not be."""
+    text = text_of(results, seed)
+    try:
+        ending.print_output(text)
+    except OSError as error:
+        yield f"the grades could not be shown ({reason(error)}); --json has all of them"
+    written = (
+        ("the grade in JSON", json_path, lambda: json.dumps(as_json(results, refused), indent=2) + "\n"),
+        ("the grade in Markdown", markdown, lambda: as_markdown(results, refused)),
+    )
+    for what, path, make in written:
+        if path is not None:
+            try:
+                write_output(what, path, make())
+            except DiskError as error:
+                yield str(error)
+
+
+def read_all(paths: Sequence[Path], source: Path | None) -> tuple[list[tuple[Path, Submission]], list[str]]:
+    """The submissions, and what is wrong with the files that are none: of many, one that cannot be read keeps nobody
+    else's from being graded."""
+    submissions: list[tuple[Path, Submission]] = []
+    refused: list[str] = []
+    for path in paths:
+        try:
+            submissions.append((path, read_submission(path, source)))
+        except (InputError, OSError) as error:
+            if len(paths) == 1:
+                raise
+            refused.append(legible(str(error)))
+    return submissions, refused
+
+
+def from_there(watch: Watch, before: int) -> Watch:
+    """A watch for a file that comes after `before` exercises of other files."""
+    return lambda name, done: watch(name, before + done)
