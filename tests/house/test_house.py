@@ -236,18 +236,18 @@ def test_the_map_is_what_the_imports_draw() -> None:
 BUDGETS = {
     "flat": 300,
     "collectives": 2_430,
-    "zero": 3_930,
-    "ranks": 3_020,
+    "zero": 3_980,
+    "ranks": 2_900,
     "checkpoint": 1_690,
     "memory": 820,
     "offload": 950,
     "precision": 620,
-    "run": 650,
+    "run": 640,
     "train": 1_680,
     "models": 610,
     "data": 560,
     "apps.plan": 1_480,
-    "apps.cost": 570,
+    "apps.cost": 600,
     "apps.dialects": 1_750,
     "apps.cli": 1_780,
     "apps.sweep": 930,
@@ -255,7 +255,7 @@ BUDGETS = {
 }
 """Lines of a room at most. They go down: collectives are to have 2,200, zero 2,900, ranks 2,300, checkpoint 1,650, run
 300, plan with cost 1,850, dialects 1,650, cli 1,350, sweep and interop 850 each."""
-LIBRARY = 25_300
+LIBRARY = 25_250
 """Lines of the library, the apps counted."""
 WIDTH = 53
 """Characters of a line of the library that is not blank, on average: rooms shrink by deleting, not by denser lines."""
