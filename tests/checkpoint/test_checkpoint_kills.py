@@ -89,6 +89,7 @@ def save_again(comm: Collectives, folder: Path, kill_at: int) -> list[str]:
     for file in sorted((folder / "step-00000002").iterdir()):
         (draft / file.name).write_bytes(file.read_bytes())
     room.commit(draft, 2, keep=1)
+    room.sweep()
     calls.active = False
     return calls.noted
 

@@ -10,6 +10,7 @@ Each rank writes its own shard; one manifest says whose elements lie where.
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from zerolab.checkpoint.agreement import all_gather_or_raise, writers_of
@@ -50,6 +51,7 @@ class Checkpoints:
         self.path, self.keep = Path(folder).expanduser(), keep
         self._folder: Folder | None = None
         self._under_way: Save | None = None
+        self._thread: Thread | None = None
 
     def save(
         self, engine: ZeroEngine, step: int, *, scheduler: Any = None, data: Any = None, wait: bool = True
@@ -69,7 +71,10 @@ class Checkpoints:
             under_way = Save(engine, self._folder, self.path, step, self.keep)
             under_way.begin(scheduler, data)
             self._under_way = None if wait else under_way
-            return under_way.write(wait)
+            path = under_way.write(wait)
+        # It may still remove a checkpoint.
+        self._thread = under_way.thread
+        return path
 
     def hold(self, engine: ZeroEngine) -> None:
         """Take the folder's lock now, as the first save would. A collective: raises a CheckpointError on every rank if
@@ -84,10 +89,13 @@ class Checkpoints:
             all_gather_or_raise(engine, take)
 
     def wait(self) -> Path | None:
-        """Return once the save that is under way is a checkpoint: its folder; None if there is none. A collective.
-        Raises what went wrong with it, on every rank."""
+        """Return once the save that is under way is a checkpoint: its folder; None if there is none; and once those
+        beyond `keep` are gone. A collective. Raises what went wrong with it, on every rank."""
         under_way, self._under_way = self._under_way, None
-        return None if under_way is None else under_way.settle()
+        path = None if under_way is None else under_way.settle()
+        if self._thread is not None:
+            self._thread.join()
+        return path
 
     def load(
         self, engine: ZeroEngine, *, scheduler: Any = None, weights_only: bool = False, folder: Path | str | None = None

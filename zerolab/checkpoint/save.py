@@ -134,7 +134,8 @@ class Save:
         # What rests on a disk goes from there to the checkpoint at once.
         copies = not waits and "disk" not in (offload.optimizer, offload.parameters)
         complete(self._taken, lambda: self._take(copies))
-        threading.Thread(target=self._finish, args=[waits], daemon=True).start()
+        self.thread = threading.Thread(target=self._finish, args=[waits], daemon=True)
+        self.thread.start()
         return self.settle() if waits else None
 
     def _take(self, copies: bool) -> None:
@@ -152,8 +153,10 @@ class Save:
             with suppress(OSError, AttributeError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
         complete(self._written, self._write_files)
-        if self.writer == 0:
+        if self.folder is not None:
             complete(self._committed, self._commit)
+            # Nobody waits for that but the next save: a system may take as long for it as for the writing.
+            self.folder.sweep()
 
     def _write_files(self) -> None:
         """Bring this rank's files to the disk, and leave a note of them."""
