@@ -238,7 +238,7 @@ BUDGETS = {
     "collectives": 2_430,
     "zero": 3_920,
     "ranks": 3_010,
-    "checkpoint": 1_680,
+    "checkpoint": 1_710,
     "memory": 820,
     "offload": 940,
     "precision": 620,

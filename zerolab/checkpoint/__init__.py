@@ -9,8 +9,8 @@ Each rank writes its own shard; one manifest says whose elements lie where.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from zerolab.checkpoint.agreement import all_gather_or_raise, writers_of
@@ -51,7 +51,7 @@ class Checkpoints:
         self.path, self.keep = Path(folder).expanduser(), keep
         self._folder: Folder | None = None
         self._under_way: Save | None = None
-        self._thread: Thread | None = None
+        self._join: Callable[[], None] = lambda: None
 
     def save(
         self, engine: ZeroEngine, step: int, *, scheduler: Any = None, data: Any = None, wait: bool = True
@@ -72,8 +72,7 @@ class Checkpoints:
             under_way.begin(scheduler, data)
             self._under_way = None if wait else under_way
             path = under_way.write(wait)
-        # It may still remove a checkpoint.
-        self._thread = under_way.thread
+        self._join = under_way.thread.join
         return path
 
     def hold(self, engine: ZeroEngine) -> None:
@@ -93,8 +92,7 @@ class Checkpoints:
         beyond `keep` are gone. A collective. Raises what went wrong with it, on every rank."""
         under_way, self._under_way = self._under_way, None
         path = None if under_way is None else under_way.settle()
-        if self._thread is not None:
-            self._thread.join()
+        self._join()
         return path
 
     def load(

@@ -110,7 +110,7 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._doomed: list[Path] = []
+        self.doomed: list[Path] = []
         try:
             path.mkdir(parents=True, exist_ok=True)
             self.close = weakref.finalize(self, os.close, open_locked(path / LOCK))
@@ -125,16 +125,14 @@ class Folder:
         self.clean_up()
 
     def commit(self, draft: Path, step: int, keep: int | None) -> Path:
-        """Make a draft, all of whose files are on the disk, the newest checkpoint. `sweep` removes those beyond
-        `keep`."""
+        """Make a draft, all of whose files are on the disk, the newest checkpoint; those beyond `keep` are `doomed`."""
         final = self.path / f"step-{step:08d}"
         sync_folder(draft)
         replaced = _renamed(final, "replaced") if final.exists() else None
         draft.rename(final)
         sync_folder(self.path)
         write_whole(self.path / LATEST, f"{final.name}\n")
-        if replaced is not None:
-            self._doomed.append(replaced)
+        self.doomed = [] if replaced is None else [replaced]
         # The newest that are loadable, whatever is beside them; a later step of a run that was resumed before it counts
         # as older than what was just written.
         others = [path for path in checkpoints_in(self.path) if path != final]
@@ -142,13 +140,8 @@ class Folder:
         for path in others[: max(0, len(others) + 1 - keep)] if keep is not None else []:
             # Under a name that no reader takes for a checkpoint, so that none is ever seen half.
             with suppress(OSError):
-                self._doomed.append(_renamed(path, "removed"))
+                self.doomed.append(_renamed(path, "removed"))
         return final
-
-    def sweep(self) -> None:
-        """Remove the checkpoints whose place others have taken."""
-        while self._doomed:
-            discard(self._doomed.pop())
 
     def clean_up(self) -> None:
         """Remove what killed runs left half-written or half-removed."""

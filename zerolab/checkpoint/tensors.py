@@ -95,8 +95,7 @@ def entries_of(header: bytes) -> dict[str, Entry]:
 
 
 class FileWriter:
-    """A new file, whose tensors come in any order, a part at a time. `later`: they are copied to host memory, and
-    `finish` writes them, past the page cache where the file system allows it."""
+    """A new file, whose tensors come in any order, a part at a time; those of `later` are copied, for `finish`."""
 
     def __init__(self, path: Path, shapes: Shapes, about: Mapping[str, str], later: bool = False) -> None:
         self.path, self._header = path, lay_out_file(shapes, about)
@@ -107,40 +106,32 @@ class FileWriter:
         self.nbytes = max(entry.start + entry.nbytes for entry in self._entries.values())
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         self.close = weakref.finalize(self, os.close, self._descriptor)
-        self._image = aligned(self.nbytes) if later else None
+        self._image = bytes_of(aligned(self.nbytes)) if later else None
         self._direct = later and not go_direct(self._descriptor)
-        self._unsent = 0
 
     def append(self, name: str, tensor: torch.Tensor) -> None:
         """Take the next elements of a tensor, in its dtype."""
-        entry, at = self._entries[name], self._done[name]
-        raw = tensor.detach().contiguous().view(-1).view(torch.uint8)
-        assert tensor.dtype == entry.dtype and at + len(raw) <= entry.nbytes, name
-        self._done[name] += len(raw)
-        if self._image is not None:
-            self._image[entry.start + at :][: len(raw)].copy_(raw)
-        else:
-            data = bytes_of(raw)
-            self._write(data, entry.start + at)
+        entry, data, at = self._entries[name], bytes_of(tensor), self._done[name]
+        assert tensor.dtype == entry.dtype and at + len(data) <= entry.nbytes, name
+        self._write(data, entry.start + at)
+        if self._image is None:
             self._add_checksums(entry, at, data)
+        self._done[name] += len(data)
 
     def finish(self) -> None:
         """Return once all is on the disk."""
         short = [name for name, done in self._done.items() if done != self._entries[name].nbytes]
         assert not short, short
-        image = None if self._image is None else bytes_of(self._image)
-        for name in self._done if image else ():
-            entry = self._entries[name]
-            self._add_checksums(entry, 0, image[entry.start : entry.start + entry.nbytes])
-        for data, at in (numpy.array(self._sums, "<u4").tobytes(), self._entries[CHECKSUMS].start), (self._header, 0):
-            if image:
-                image[at : at + len(data)] = data
-            else:
-                self._write(data, at)
-        if image:
+        image = self._image
+        if image is not None:
+            for entry in (self._entries[name] for name in self._done):
+                self._add_checksums(entry, 0, image[entry.start :][: entry.nbytes])
+        self._write(numpy.array(self._sums, "<u4").tobytes(), self._entries[CHECKSUMS].start)
+        self._write(self._header, 0)
+        if image is not None:
+            self._image = None
             self._write(image, 0)
-            # Direct I/O moves whole pages.
-            os.ftruncate(self._descriptor, self.nbytes)
+            os.ftruncate(self._descriptor, self.nbytes)  # the image has whole pages
         os.fsync(self._descriptor)
         self.close()
 
@@ -150,15 +141,18 @@ class FileWriter:
             self._sums[number] = crc32(data[max(start, 0) : start + BLOCK], self._sums[number])
 
     def _write(self, data: bytes | memoryview, at: int) -> None:
+        if self._image is not None:
+            self._image[at : at + len(data)] = data
+            return
         view = memoryview(data)
         while view:
             done = os.pwrite(self._descriptor, view[:AT_ONCE], at)
-            done -= done % PAGE if self._direct else 0
-            view, at, self._unsent = view[done:], at + done, self._unsent + done
-            if self._unsent >= AT_ONCE and not self._direct and has("advice"):
-                # The disk begins now and not with the sync: whatever is not on it yet is sent there.
-                os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-                self._unsent = 0
+            if self._direct:
+                done -= done % PAGE
+            elif done >= BLOCK and has("advice"):
+                # What the page cache has goes to the disk now, not when it is synced.
+                os.posix_fadvise(self._descriptor, at, done, os.POSIX_FADV_DONTNEED)
+            view, at = view[done:], at + done
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
