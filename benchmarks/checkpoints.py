@@ -2,6 +2,7 @@
 
     python -m benchmarks.checkpoints
     python -m benchmarks.checkpoints --ranks 2 --stage 3 --rounds 7 --json checkpoints.json
+    python -m benchmarks.checkpoints --account                     where the time of a save goes
 
 Method. Ranks train equal linear layers and save to a folder, with everything synced to the disk. Each round, in turn:
 
@@ -9,11 +10,16 @@ Method. Ranks train equal linear layers and save to a folder, with everything sy
   2  `save(wait=False)`, and steps until the checkpoint is there        stall: how long the call takes
   3  the same with torch's `dcp.async_save` of the same tensors         (its future is asked after each step)
   4  `save(wait=True)`
-  5  raw writes of as many bytes: each rank one file, in pieces of 8 MiB, synced
+  5  raw writes of as many bytes: each rank one file, in pieces of 8 MiB, synced; and the same with each piece sent to
+     the disk as soon as it is written, which is the quickest that goes through the page cache
 
 A ratio is of one round: the mean step while a save is under way over the mean step without one; for the bandwidth, the
 seconds of the raw writes over those of the save. Given are the median of the rounds, and the smallest and largest. The
-slowest rank counts. Files are removed after each part, outside the clock.
+slowest rank counts. Files are removed after each part, outside the clock; the checkpoint that a save replaces is
+removed once the save has returned.
+
+`--account` has rank 0's parts of a save that is waited for (they sum to it), and the CPU time of the thread that writes
+while training goes on: functions are wrapped, each counts without those inside of it; medians of the rounds.
 """
 
 from __future__ import annotations
@@ -26,6 +32,7 @@ import shutil
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -55,7 +62,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8, help="steps without a save in each round")
     parser.add_argument("--folder", type=Path, help="where to write (default: the temporary folder)")
     parser.add_argument("--json", type=Path, help="write every measurement to this file")
+    parser.add_argument("--account", action="store_true", help="the parts of a save in place of all else")
     options = parser.parse_args()
+    if options.account:
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            parts = launch(
+                account, Path(folder), options.stage, options.rounds,
+                ranks=options.ranks, device="cpu", timeout=600, prints="quiet",
+            )  # fmt: skip
+        print(account_table(parts[0]))
+        return
     rounds = []
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         for _ in tqdm(range(options.rounds), desc="rounds", file=sys.stderr):
@@ -116,11 +132,95 @@ def measure(comm: Collectives, folder: Path, stage: int, steps: int) -> Figures:
         assert path is not None
         found["bytes"] = sum(file.stat().st_size for file in path.iterdir())
     found |= measure_dcp(comm, engine, step, folder)
-    found["raw write"] = statistics.mean(raw_write(comm, folder, int(found["bytes"]) // comm.size) for _ in range(2))
+    nbytes = int(found["bytes"]) // comm.size
+    for name, early in (("raw write", False), ("early write", True)):
+        found[name] = statistics.mean(raw_write(comm, folder, nbytes, early) for _ in range(2))
     comm.barrier()
     if comm.rank == 0:
         shutil.rmtree(folder / "ours")
     return found
+
+
+class Account:
+    """Seconds, and seconds of CPU, of wrapped functions by what they do, without those inside; of either thread."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[tuple[bool, str], list[float]] = {}
+        self._inside = threading.local()
+
+    def wrap(self, owner: Any, name: str, what: str) -> None:
+        function = getattr(owner, name)
+
+        def timed(*arguments: Any, **named: Any) -> Any:
+            stack = self._inside.__dict__.setdefault("stack", [])
+            begun = time.perf_counter(), time.thread_time()
+            stack.append([0.0, 0.0])
+            try:
+                return function(*arguments, **named)
+            finally:
+                whole = time.perf_counter() - begun[0], time.thread_time() - begun[1]
+                inner = stack.pop()
+                key = threading.current_thread() is threading.main_thread(), what
+                found = self.seconds.setdefault(key, [0.0, 0.0])
+                for at in range(2):
+                    found[at] += whole[at] - inner[at]
+                    if stack:
+                        stack[-1][at] += whole[at]
+
+        setattr(owner, name, timed)
+
+
+def account(comm: Collectives, folder: Path, stage: int, rounds: int) -> list[tuple[Figures, Figures]]:
+    """Of each round: what a save that is waited for takes, and what CPU the thread of one that is not."""
+    save, tensors = (sys.modules[f"zerolab.checkpoint.{name}"] for name in ("save", "tensors"))
+    clock = Account()
+    for owner, name, what in (
+        (Checkpoints, "hold", "ranks agree on what to save"),
+        (save.Save, "begin", "ranks agree on what to save"),
+        (save.Save, "_take", "find tensors and their bytes"),
+        (tensors, "crc32", "checksums"),
+        (os, "pwrite", "copy to the page cache, or past it"),
+        (os, "posix_fadvise", "send it to the disk meanwhile"),
+        (save.Save, "_write_files", "other work on files"),
+        (os, "fsync", "sync files and folders"),
+        (save.Save, "_commit", "wait for notes, manifest, renames"),
+        (save, "discard", "remove the checkpoint before"),
+    ):
+        clock.wrap(owner, name, what)
+    work = linear(ROWS)
+    engine = ZeroEngine(work.model(), comm, stage, lr=1e-4)
+    step, found = stepper(engine, work, comm), []
+    step()
+    with Checkpoints(folder / "ours", keep=1) as checkpoints:
+        for number in range(2 * rounds + 2):
+            waits = number % 2 == 0
+            checkpoints.wait()
+            comm.barrier()
+            clock.seconds.clear()
+            begun = time.perf_counter()
+            checkpoints.save(engine, number, wait=waits)
+            whole = time.perf_counter() - begun
+            if waits:
+                both: Figures = {}
+                for (_, what), (seconds, _) in clock.seconds.items():
+                    both[what] = both.get(what, 0.0) + seconds
+                both["hear that all is done"] = whole - sum(both.values())
+            else:
+                steps_until(step, comm, lambda number=number: (folder / "ours" / f"step-{number:08d}").exists())
+                checkpoints.wait()
+                found.append((both, {what: cpu for (main, what), (_, cpu) in clock.seconds.items() if not main}))
+    return found[1:]
+
+
+def account_table(rounds: list[tuple[Figures, Figures]]) -> str:
+    names = list(dict.fromkeys(name for both in rounds for figures in both for name in figures))
+    lines = ["| ms | a save that is waited for | CPU of one meanwhile |", "|---|--:|--:|"]
+    sums = [0.0, 0.0]
+    for name in names:
+        values = [1e3 * statistics.median(both[at].get(name, 0.0) for both in rounds) for at in range(2)]
+        sums = [sums[at] + values[at] for at in range(2)]
+        lines.append(f"| {name} | {values[0]:.1f} | {values[1]:.1f} |")
+    return "\n".join([*lines, f"| all | {sums[0]:.1f} | {sums[1]:.1f} |"])
 
 
 def measure_dcp(comm: Collectives, engine: ZeroEngine, step: Callable[[], float], folder: Path) -> Figures:
@@ -166,13 +266,15 @@ def steps_until(step: Callable[[], float], comm: Collectives, done: Callable[[],
             return seconds
 
 
-def raw_write(comm: Collectives, folder: Path, nbytes: int) -> float:
+def raw_write(comm: Collectives, folder: Path, nbytes: int, early: bool) -> float:
     path, data = folder / f"raw-{comm.rank}", os.urandom(AT_ONCE)
     comm.barrier()
     begun = time.perf_counter()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     for start in range(0, nbytes, AT_ONCE):
         os.write(descriptor, data[: nbytes - start])
+        if early:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     os.fsync(descriptor)
     os.close(descriptor)
     comm.barrier()
@@ -206,9 +308,14 @@ def table(rounds: list[Figures], ranks: int, stage: int) -> str:
     ):
         cells = [cell(lambda of, who=who, value=value: value(of, who), form) for who in ("our", "dcp")]
         lines.append(f"| {title} | {cells[0]} | {cells[1]} |")
-    ratio = cell(lambda of: of["raw write"] / of["our save"], ".2f")
-    speed = cell(lambda of: of["bytes"] / of["our save"] / 1e6, ".0f")
-    lines += ["", f"Bandwidth of a save that is waited for, over raw writes: {ratio}; {speed} MB/s."]
+    lines += ["", "| waited for | MB/s | the save's, over it |", "|---|---|---|"]
+    for title, name in (
+        ("a save", "our save"),
+        ("raw writes", "raw write"),
+        ("raw writes, each sent to the disk at once", "early write"),
+    ):
+        speed = cell(lambda of, name=name: of["bytes"] / of[name] / 1e6, ".0f")
+        lines.append(f"| {title} | {speed} | {cell(lambda of, name=name: of[name] / of['our save'], '.2f')} |")
     return "\n".join(lines)
 
 

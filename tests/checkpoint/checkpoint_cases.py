@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import fcntl
 import os
 import signal
 import sys
@@ -125,13 +126,13 @@ def load_at(comm: Collectives, way: Way, folder: Path) -> tuple[Run, Loaded]:
         return run, checkpoints.load(run.engine, scheduler=run.scheduler)
 
 
-STEPPED, _append = threading.Event(), FileWriter.append
+STEPPED, _finish = threading.Event(), FileWriter.finish
 
 
-def append_later(writer: FileWriter, name: str, tensor: torch.Tensor) -> None:
-    """`FileWriter.append` that is held back until somebody says that steps were done."""
+def finish_later(writer: FileWriter) -> None:
+    """`FileWriter.finish` that is held back until somebody says that steps were done."""
     assert STEPPED.wait(60)
-    _append(writer, name, tensor)
+    _finish(writer)
 
 
 def values_of(path: Path) -> dict[str, torch.Tensor]:
@@ -175,8 +176,11 @@ class Calls:
 
         def noted_pwrite(descriptor: int, data: Any, at: int) -> int:
             self.note("pwrite")
-            # A kill may come in the middle of a write, too.
-            return pwrite(descriptor, data[: len(data) // 2] if len(data) > 1024 else data, at)
+            # A kill may come in the middle of a write, too; direct I/O moves whole pages.
+            half = len(data) // 2 if len(data) > 1024 else len(data)
+            if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT:
+                half = max(half // 4096 * 4096, 4096)
+            return pwrite(descriptor, data[:half], at)
 
         def noted_fsync(descriptor: int) -> None:
             self.note("fsync")

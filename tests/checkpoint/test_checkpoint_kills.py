@@ -21,7 +21,7 @@ from checkpoint_cases import Calls, Run, Way, differing, killed_at, launch_savin
 from cover import NIGHTLY
 
 from zerolab.checkpoint import Checkpoints, checkpoints_in, find_latest
-from zerolab.checkpoint.folder import Folder, draft_name
+from zerolab.checkpoint.folder import Folder, discard, draft_name
 from zerolab.collectives import Collectives
 from zerolab.errors import RankError
 from zerolab.ranks import launch
@@ -89,6 +89,8 @@ def save_again(comm: Collectives, folder: Path, kill_at: int) -> list[str]:
     for file in sorted((folder / "step-00000002").iterdir()):
         (draft / file.name).write_bytes(file.read_bytes())
     room.commit(draft, 2, keep=1)
+    for path in room.doomed:
+        discard(path)
     calls.active = False
     return calls.noted
 

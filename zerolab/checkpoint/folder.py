@@ -113,6 +113,7 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.doomed: list[Path] = []
         try:
             path.mkdir(parents=True, exist_ok=True)
             self.close = weakref.finalize(self, os.close, open_locked(path / LOCK))
@@ -127,15 +128,14 @@ class Folder:
         self.clean_up()
 
     def commit(self, draft: Path, step: int, keep: int | None) -> Path:
-        """Make a draft, all of whose files are on the disk, the newest checkpoint, and remove those beyond `keep`."""
+        """Make a draft, all of whose files are on the disk, the newest checkpoint; those beyond `keep` are `doomed`."""
         final = self.path / f"step-{step:08d}"
         sync_folder(draft)
         replaced = _renamed(final, "replaced") if final.exists() else None
         draft.rename(final)
         sync_folder(self.path)
         write_whole(self.path / LATEST, f"{final.name}\n")
-        if replaced is not None:
-            discard(replaced)
+        self.doomed = [] if replaced is None else [replaced]
         # The newest that are loadable, whatever is beside them; a later step of a run that was resumed before it counts
         # as older than what was just written.
         others = [path for path in checkpoints_in(self.path) if path != final]
@@ -143,7 +143,7 @@ class Folder:
         for path in others[: max(0, len(others) + 1 - keep)] if keep is not None else []:
             # Under a name that no reader takes for a checkpoint, so that none is ever seen half.
             with suppress(OSError):
-                discard(_renamed(path, "removed"))
+                self.doomed.append(_renamed(path, "removed"))
         return final
 
     def clean_up(self) -> None:

@@ -49,7 +49,7 @@ class Save:
     path: Path
     step: int
     keep: int | None
-    _files: list[tuple[FileWriter, list[tuple[str, torch.Tensor]]]] = field(default_factory=list)
+    _files: list[FileWriter] = field(default_factory=list)
     _taken: Future[None] = field(default_factory=Future)
     _written: Future[None] = field(default_factory=Future)
     _committed: Future[Path | None] = field(default_factory=Future)
@@ -134,21 +134,18 @@ class Save:
         # What rests on a disk goes from there to the checkpoint at once.
         copies = not waits and "disk" not in (offload.optimizer, offload.parameters)
         complete(self._taken, lambda: self._take(copies))
-        threading.Thread(target=self._finish, args=[waits], daemon=True).start()
+        self.thread = threading.Thread(target=self._finish, args=[waits], daemon=True)
+        self.thread.start()
         return self.settle() if waits else None
 
     def _take(self, copies: bool) -> None:
         self.draft.mkdir(exist_ok=True)
         about = {"save": self._manifest.save, "step": str(self.step), "rank": str(self.writer)}
         for file, shapes, parts in self._sources():
-            writer = FileWriter(self.draft / file, shapes, about)
-            later: list[tuple[str, torch.Tensor]] = []
-            self._files.append((writer, later))
+            writer = FileWriter(self.draft / file, shapes, about, later=copies)
+            self._files.append(writer)
             for name, tensor in parts:
-                if copies:
-                    later.append((name, tensor.detach().to("cpu", copy=True)))
-                else:
-                    writer.append(name, tensor)
+                writer.append(name, tensor)
 
     def _finish(self, waits: bool) -> None:
         if not waits:
@@ -156,22 +153,23 @@ class Save:
             with suppress(OSError, AttributeError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
         complete(self._written, self._write_files)
-        if self.writer == 0:
+        if self.folder is not None:
             complete(self._committed, self._commit)
+            # Nobody but the next save waits for that, which takes a third of the time of writing.
+            for path in self.folder.doomed:
+                discard(path)
 
     def _write_files(self) -> None:
         """Bring this rank's files to the disk, and leave a note of them."""
         try:
             self._taken.result()
             files = {}
-            for writer, later in self._files:
-                while later:
-                    writer.append(*later.pop(0))
+            for writer in self._files:
                 writer.finish()
                 files[writer.path.name] = [writer.nbytes, writer.header_crc32]
             write_whole(self.draft / NOTE.format(self.writer), json.dumps(files), sync=False)
         finally:
-            for writer, _ in self._files:
+            for writer in self._files:
                 writer.close()
             self._files.clear()
 

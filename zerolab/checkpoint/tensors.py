@@ -26,11 +26,15 @@ import torch
 from zerolab.checkpoint.manifest import Manifest, crc32, read_header, reading
 from zerolab.errors import CheckpointError
 from zerolab.flat.layout import round_up
+from zerolab.offload.buffers import aligned
+from zerolab.offload.files import go_direct
+from zerolab.offload.groups import PAGE
+from zerolab.system import has
 
 BLOCK = 1 << 16
 CHECKSUMS = "checksums"
 AT_ONCE = 1 << 22
-"""Elements that are read at a time."""
+"""Elements that are read, and bytes that are written at a time."""
 NAMED = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "BOOL": torch.bool,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "C64": torch.complex64, "U32": torch.uint32,
@@ -90,41 +94,63 @@ def entries_of(header: bytes) -> dict[str, Entry]:
 
 
 class FileWriter:
-    """A new file, whose tensors are written in any order, a part at a time."""
+    """A new file, whose tensors come in any order, a part at a time; those of `later` are copied, for `finish`."""
 
-    def __init__(self, path: Path, shapes: Shapes, about: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, shapes: Shapes, about: Mapping[str, str], later: bool = False) -> None:
         self.path, self._header = path, lay_out_file(shapes, about)
         self.header_crc32, self._entries = crc32(self._header), entries_of(self._header)
-        # Bytes of each tensor that are written.
+        # Bytes of each tensor that have come.
         self._done = dict.fromkeys(shapes, 0)
-        self._sums = numpy.zeros(self._entries[CHECKSUMS].shape, "<u4")
+        self._sums = [0] * prod(self._entries[CHECKSUMS].shape)
         self.nbytes = max(entry.start + entry.nbytes for entry in self._entries.values())
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         self.close = weakref.finalize(self, os.close, self._descriptor)
+        self._image = bytes_of(aligned(self.nbytes)) if later else None
+        self._direct = later and not go_direct(self._descriptor)
 
     def append(self, name: str, tensor: torch.Tensor) -> None:
-        """Write the next elements of a tensor, in its dtype."""
+        """Take the next elements of a tensor, in its dtype."""
         entry, data, at = self._entries[name], bytes_of(tensor), self._done[name]
         assert tensor.dtype == entry.dtype and at + len(data) <= entry.nbytes, name
         self._write(data, entry.start + at)
-        for start in range(-(at % BLOCK), len(data), BLOCK):
-            number = entry.first_block + (at + start) // BLOCK
-            self._sums[number] = crc32(data[max(start, 0) : start + BLOCK], int(self._sums[number]))
+        if self._image is None:
+            self._add_checksums(entry, at, data)
         self._done[name] += len(data)
 
     def finish(self) -> None:
         """Return once all is on the disk."""
         short = [name for name, done in self._done.items() if done != self._entries[name].nbytes]
         assert not short, short
-        self._write(self._sums.tobytes(), self._entries[CHECKSUMS].start)
+        image = self._image
+        if image is not None:
+            for entry in (self._entries[name] for name in self._done):
+                self._add_checksums(entry, 0, image[entry.start :][: entry.nbytes])
+        self._write(numpy.array(self._sums, "<u4").tobytes(), self._entries[CHECKSUMS].start)
         self._write(self._header, 0)
+        if image is not None:
+            self._image = None
+            self._write(image, 0)
+            os.ftruncate(self._descriptor, self.nbytes)  # the image has whole pages
         os.fsync(self._descriptor)
         self.close()
 
+    def _add_checksums(self, entry: Entry, at: int, data: memoryview) -> None:
+        for start in range(-(at % BLOCK), len(data), BLOCK):
+            number = entry.first_block + (at + start) // BLOCK
+            self._sums[number] = crc32(data[max(start, 0) : start + BLOCK], self._sums[number])
+
     def _write(self, data: bytes | memoryview, at: int) -> None:
+        if self._image is not None:
+            self._image[at : at + len(data)] = data
+            return
         view = memoryview(data)
         while view:
-            done = os.pwrite(self._descriptor, view, at)
+            done = os.pwrite(self._descriptor, view[:AT_ONCE], at)
+            if self._direct:
+                done -= done % PAGE
+            elif done >= BLOCK and has("advice"):
+                # What the page cache has goes to the disk now, not when it is synced.
+                os.posix_fadvise(self._descriptor, at, done, os.POSIX_FADV_DONTNEED)
             view, at = view[done:], at + done
 
 

@@ -70,7 +70,7 @@ class SwapFile:
             with suppress(OSError):
                 lock(self._fd, wait=True)
             _reserve(self._fd, self.nbytes)
-            self.why_not = _go_direct(self._fd)
+            self.why_not = go_direct(self._fd)
         except OSError as error:
             self.close()
             raise OffloadError(
@@ -225,7 +225,7 @@ def _reserve(fd: int, nbytes: int) -> None:
         os.pwrite(fd, zeros[: nbytes - start], start)
 
 
-def _go_direct(fd: int) -> str:
+def go_direct(fd: int) -> str:
     """Move on past the page cache if that works, as a page of zeros shows; else the reason why not. Not before the
     space is reserved, by single bytes perhaps, which direct I/O does not allow."""
     if not has("direct"):
