@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ class Checkpoints:
         self.path, self.keep = Path(folder).expanduser(), keep
         self._folder: Folder | None = None
         self._under_way: Save | None = None
+        self._join: Callable[[], None] = lambda: None
 
     def save(
         self, engine: ZeroEngine, step: int, *, scheduler: Any = None, data: Any = None, wait: bool = True
@@ -49,7 +51,9 @@ class Checkpoints:
             under_way = Save(engine, self._folder, self.path, step, self.keep)
             under_way.begin(scheduler, data)
             self._under_way = None if wait else under_way
-            return under_way.write(wait)
+            path = under_way.write(wait)
+        self._join = under_way.thread.join
+        return path
 
     def hold(self, engine: ZeroEngine) -> None:
         """Take the folder's lock now, as the first save would. A collective: raises a CheckpointError on every rank if
@@ -64,10 +68,12 @@ class Checkpoints:
             all_gather_or_raise(engine, take)
 
     def wait(self) -> Path | None:
-        """Return once the save that is under way is a checkpoint: its folder; None if there is none. A collective.
-        Raises what went wrong with it, on every rank."""
+        """Return once the save that is under way is a checkpoint: its folder; None if there is none; and once those
+        beyond `keep` are gone. A collective. Raises what went wrong with it, on every rank."""
         under_way, self._under_way = self._under_way, None
-        return None if under_way is None else under_way.settle()
+        path = None if under_way is None else under_way.settle()
+        self._join()
+        return path
 
     def load(
         self, engine: ZeroEngine, *, scheduler: Any = None, weights_only: bool = False, folder: Path | str | None = None
