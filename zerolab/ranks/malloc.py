@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 
 TUNABLES = {"tcache_count": 0, "mmap_max": 0, "trim_threshold": 1 << 40}
-"""Settings of glibc's malloc in ranks, which keep what they free: the system would fill it with zeros in each step. Of
-blocks that torch wants aligned glibc cuts the ends off, which its tcache hands out: a freed block is then too short."""
+"""Settings of glibc's malloc in ranks, which keep what they free: the system would zero it in each step. (The tcache
+hands out the ends that were cut off aligned blocks, which are too short from then on.)"""
 
 
 def make_malloc_settings() -> dict[str, str]:

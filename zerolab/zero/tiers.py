@@ -34,16 +34,14 @@ Tensor = torch.Tensor
 
 
 MOST_SPARE = 3
-"""At most so many times the bytes of the largest storage are spare. What is beyond, as after all units were gathered at
-once, is freed."""
+"""Spare memory is at most so many times the largest storage."""
 
 
 class Spares:
     """Memory of emptied storages, for the next ones that are filled.
 
-    A gathered unit comes and goes several times a step. From malloc's heap it would take a new place whenever something
-    small has settled in its old one, which stays resident; new pages of the system take longer than the gathering. On a
-    GPU torch's allocator keeps such memory itself, and in a virtual world there is none.
+    A gathered unit comes and goes in each step. Malloc would give it a new place
+    whenever something small has settled in its old one.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -58,7 +56,7 @@ class Spares:
         if nbytes in lengths:
             swap(storage, self._storages.pop(lengths.index(nbytes)))
         else:
-            # Where none is as long, malloc gets them all, and may join some.
+            # Malloc gets them all, and may join some.
             self._storages.clear()
             storage.resize_(nbytes)
 

@@ -2,7 +2,7 @@
 
 The state is a step's: a rank's threads, memory that no cache holds, collectives on the lane, the wall's clock (where
 ranks take turns on a core, the processor's). Tries of one figure are seconds apart, so they say how much the machine's
-speed changes. Their median counts (one of threads that wait for each other may take ten times as long), then of ranks.
+speed changes. Their median counts, then that of ranks.
 """
 
 from __future__ import annotations
