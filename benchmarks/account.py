@@ -13,7 +13,7 @@ alternate, and the last row says by how much those without are shorter or longer
     exchange              what collectives read, add up and write in shared memory
     copy of gradients     from where autograd leaves them to their buckets
     waits                 asleep until others come
-    moving pages          memory for a gathered unit, and its release
+    memory of units       for a gathered unit, and its release
     hooks, per parameter  Python that runs once for each gradient
     hooks, per unit       Python that runs around a unit's forward and backward
     calls                 Python of collectives: announcing, queueing, polling
@@ -57,7 +57,7 @@ PLACES: dict[str, list[tuple[Any, str]]] = {
     "exchange": [(SharedMemoryCollectives, f"_{name}") for name in ("all_reduce", "reduce_scatter", "all_gather")],
     "copy of gradients": [],
     "waits": [(peers, "wait_for")],
-    "moving pages": [(DeviceTier, "resize"), (Tier, "resize")],
+    "memory of units": [(DeviceTier, "resize"), (Tier, "resize")],
     "hooks, per parameter": [(Reducer, "on_gradient")],
     "hooks, per unit": [(schedule.Hook, "__call__"), (schedule.GatherSchedule, "_before_backward")],
     "calls": [(Collectives, "_issue"), (Handle, "wait"), (Handle, "arrived"), (peers.Peers, "poll")],
@@ -73,13 +73,13 @@ class Clock:
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.runs = False
-        self.part, self._since = REST, time.perf_counter()
+        self.part, self.since = REST, time.perf_counter()
 
     def turn_to(self, part: str) -> str:
         """From now on another part runs; returns the one that ran."""
         now, before = time.perf_counter(), self.part
-        self.seconds[before] += now - self._since
-        self.part, self._since = part, now
+        self.seconds[before] += now - self.since
+        self.part, self.since = part, now
         return before
 
     def around(self, function: Callable[..., Any], part: str, within: str | None = None) -> Callable[..., Any]:
@@ -125,7 +125,7 @@ def count(transport: Transport, name: str, rows: int, stage: int, steps: int, cl
         dist.barrier()
         clock.runs, clock.part = bool(at % 2), REST
         clock.seconds.clear()
-        start = clock._since = time.perf_counter()
+        start = clock.since = time.perf_counter()
         loss = zero(x, y)
         zero.backward(loss)
         zero.step()

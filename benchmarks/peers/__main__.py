@@ -55,12 +55,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--rings", action="store_true", help="zerolab's stages over the ring, too")
+    parser.add_argument("--ours", action="store_true", help="zerolab's stages and their floors alone, without peers")
     parser.add_argument("--same-malloc", action="store_true", help="peers, too, keep freed memory")
     parser.add_argument("--json", type=Path, help="write every measurement to this file")
     parser.add_argument("--picture", type=Path, help="draw the first case's step times to this PNG")
     options = parser.parse_args()
 
-    wanted = {**OURS, **(RINGS if options.rings else {}), **PEERS, **PARTS}
+    wanted = {**OURS, **(RINGS if options.rings else {}), **({} if options.ours else PEERS), **PARTS}
     names = [name for name in wanted if is_installed(name)]
     if missing := [name for name in wanted if name not in names]:
         print(f"left out, not installed (see make bench-env): {', '.join(missing)}", file=sys.stderr)

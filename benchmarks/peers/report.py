@@ -57,12 +57,12 @@ def tables(case: Case) -> str:
         "| | step, ms | / DDP | peak, MB a rank | sent, MB a rank | loss at the end |",
         "|---|---|---|---|---|---|",
     ]
-    ddp = case.rounds("DDP")
+    ddp = case.rounds("DDP") if "DDP" in case.seconds else []
     for name in trained:
         own = case.rounds(name)
         sent = f"{case.sent[name] / 1e6:.1f}" if name in case.sent else "not counted"
         lines.append(
-            f"| {name} | {1e3 * statistics.median(own):.1f} | {ratio(own, ddp)} | {case.peak[name] / 1e6:.0f} "
+            f"| {name} | {1e3 * statistics.median(own):.1f} | {ratio(own, ddp or own)} | {case.peak[name] / 1e6:.0f} "
             f"| {sent} | {case.losses[name][-1]:.5f} |"
         )
     parts = ", ".join(f"{name} {1e3 * statistics.median(case.rounds(name)):.1f}" for name in PARTS)

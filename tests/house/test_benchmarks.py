@@ -11,6 +11,8 @@ import torch
 from cover import NIGHTLY
 
 from benchmarks import tiers
+from benchmarks.account import PLACES, REST, Clock
+from benchmarks.account import measure as account_for
 from benchmarks.checkpoints import checksum_speeds
 from benchmarks.collectives import least_bytes
 from benchmarks.growth import Point, count, draw, fit, points_of, simulate
@@ -246,3 +248,34 @@ def test_growth_fits_a_line_and_says_how_far_points_are_from_it() -> None:
     assert all(row[:3] == [0, 0, 0] for row in off) and any(row[3] for row in off)
     assert "ms on its clock" in growth_table(swept[1]) and "/ floor" not in growth_table(swept[1])
     assert len(draw(swept).axes) == 4
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(120)
+def test_the_parts_of_an_account_are_the_step() -> None:
+    found = account_for("stack", 2, 3, rounds=1, steps=2, clip_norm=1.0)
+    parts = {part: found[part] for part in PLACES}
+    # With two steps the sum of medians is near the median of sums, and at stage 3 there is something of each.
+    assert sum(parts.values()) == pytest.approx(found["sum"], rel=0.1)
+    assert all(milliseconds > 0 for milliseconds in parts.values()), parts
+    assert parts["compute"] == max(parts.values())
+
+
+def test_a_clock_runs_for_the_innermost_part_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, now = Clock(), [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+
+    def inner() -> None:
+        now[0] += 2.0
+
+    def outer() -> None:
+        now[0] += 1.0
+        timed_inner()
+        now[0] += 4.0
+
+    timed_inner, timed_outer = clock.around(inner, "waits"), clock.around(outer, "calls")
+    clock.runs, clock.since = True, 0.0
+    timed_outer()
+    now[0] += 8.0
+    clock.turn_to(REST)
+    assert dict(clock.seconds) == {"waits": 2.0, "calls": 5.0, REST: 8.0}

@@ -296,7 +296,7 @@ def test_a_disk_that_fills_while_the_space_is_reserved_leaves_no_half_made_file(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when several ranks see the same free bytes."""
-    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(2**40, 0, 2**40))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(2**40, 0, 2**40))
     with pytest.raises(OffloadError, match=r"the 2097152 bytes of .* could not be reserved: the disk is full;"):
         SwapFile(small_disk, "a", [2**21])
     assert not list(small_disk.iterdir())

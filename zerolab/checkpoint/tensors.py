@@ -16,6 +16,7 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from errno import EINVAL
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from zerolab.checkpoint.manifest import Manifest, crc32, read_header, reading
 from zerolab.errors import CheckpointError
 from zerolab.flat.layout import round_up
 from zerolab.offload.buffers import aligned
-from zerolab.offload.files import go_direct
+from zerolab.offload.files import go_direct, leave_direct
 from zerolab.offload.groups import PAGE
 from zerolab.system import has
 
@@ -145,7 +146,14 @@ class FileWriter:
             return
         view = memoryview(data)
         while view:
-            done = os.pwrite(self._descriptor, view[:AT_ONCE], at)
+            try:
+                done = os.pwrite(self._descriptor, view[:AT_ONCE], at)
+            except OSError as error:
+                if not self._direct or error.errno != EINVAL:
+                    raise
+                # As where a limit on files lets only a part of a page be written, which the cache is asked for.
+                leave_direct(self._descriptor)
+                self._direct, done = False, 0
             if self._direct:
                 done -= done % PAGE
             elif done >= BLOCK and has("advice"):

@@ -241,8 +241,14 @@ def go_direct(fd: int) -> str:
         why = "the file system keeps in memory what is written to it"
     except OSError as error:
         why = f"direct I/O failed with {error.strerror}"
-    fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+    leave_direct(fd)
     return why
+
+
+def leave_direct(fd: int) -> None:
+    """Go through the page cache from now on."""
+    flags: Any = fcntl.fcntl(fd, fcntl.F_GETFL)
+    fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
 
 
 def _in_page_cache(fd: int) -> bool:
