@@ -41,6 +41,10 @@ class LazyPackage(ModuleType):
         if not (isinstance(value, ModuleType) and name in sources_of(str(self.__file__))):
             super().__setattr__(name, value)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As a module that a rank function uses, it travels by its name.
+        return import_module, (self.__name__,)
+
     def __dir__(self) -> list[str]:
         return sorted({*self.__dict__, *sources_of(str(self.__file__))})
 

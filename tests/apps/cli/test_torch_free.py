@@ -1,6 +1,7 @@
 """Help pages, refused flags and `checkpoint show` do not wait for torch, which takes longer to import than they do."""
 
 import ast
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -141,3 +142,11 @@ def test_a_name_that_a_package_has_not_is_an_attribute_error() -> None:
         _ = zerolab.models.nothing
     with pytest.raises(ImportError):
         from zerolab.models import nothing  # type: ignore[attr-defined]  # noqa: F401
+
+
+def test_a_rank_function_may_use_a_package_as_plain_python_does() -> None:
+    from zerolab import models
+    from zerolab.ranks import launch
+
+    assert launch(lambda comm: models.build("gpt2", "nano").config.layers, ranks=1, timeout=60) == [2]
+    assert pickle.loads(pickle.dumps(models)) is models
