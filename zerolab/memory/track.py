@@ -268,7 +268,7 @@ def written_arguments(func: Any) -> tuple[tuple[str, int], ...]:
 
 # A change of a storage's size is no operation, and no dispatch mode sees it. So the methods themselves tell, as long as
 # somebody listens. Of several trackers in several threads each hears all; it knows which storages are its own.
-RESIZES = ("resize_", "_swap_data_ptr_")
+RESIZES = [name for name in ("resize_", "_swap_data_ptr_") if hasattr(torch.UntypedStorage, name)]
 _listeners: list[Callable[[torch.UntypedStorage], None]] = []
 _changing = threading.Lock()
 

@@ -45,7 +45,7 @@ class Spares:
     """
 
     def __init__(self, device: torch.device) -> None:
-        swaps = hasattr(torch.UntypedStorage, "_swap_data_ptr_")  # since torch 2.12
+        swaps = hasattr(torch.UntypedStorage, "_swap_data_ptr_")  # older ones do not
         self._keeps = swaps and values_here() and device.type == "cpu"
         self._storages: list[torch.UntypedStorage] = []
         self._largest = 0
