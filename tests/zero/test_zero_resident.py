@@ -120,6 +120,9 @@ def test_an_emptied_storage_leaves_its_memory_to_the_next_of_its_length_and_to_n
     view, place = torch.empty(0).set_(first, 0, (1_000_000,)).view(1000, 1000), first.data_ptr()
     spares.empty(first)
     assert (first.nbytes(), view.untyped_storage().nbytes()) == (0, 0)
+    # Malloc would give a freed place to whoever comes next.
+    others = [torch.ones(1_000_000) for _ in range(8)]
+    assert place not in {other.data_ptr() for other in others}
     spares.fill(second, 4_000_000)
     assert (second.data_ptr(), second.nbytes()) == (place, 4_000_000)
     # Views find what their storage is filled with next.
