@@ -114,7 +114,7 @@ PARAMETER = "hooks, per parameter"
 
 
 def count(transport: Transport, name: str, rows: int, stage: int, steps: int, clip_norm: float | None) -> list[Any]:
-    """This rank's seconds of each pair of steps: one without the clock, and by part of one with it."""
+    """This rank's seconds of each pair of steps: one without the clock, one with it, and by part of the latter."""
     work = WORKLOADS[name](rows)
     model = work.model()
     zero = ZeroEngine(model, build(transport, "shared"), stage, optimizer=adamw, clip_norm=clip_norm)
@@ -133,7 +133,7 @@ def count(transport: Transport, name: str, rows: int, stage: int, steps: int, cl
         seconds = time.perf_counter() - start
         clock.turn_to(REST)
         if clock.runs:
-            pairs[-1].append(dict(clock.seconds))
+            pairs[-1] += [seconds, dict(clock.seconds)]
         else:
             pairs.append([seconds])
     dist.barrier()
@@ -149,12 +149,12 @@ def measure(name: str, ranks: int, stage: int, rounds: int, steps: int, clip_nor
             ranks=ranks, collectives="transport", device="cpu", timeout=300, prints="quiet",
         )  # fmt: skip
         pairs = [pair for rank in by_rank for pair in rank]
-        parts = {part: [counted.get(part, 0.0) for _, counted in pairs] for part in PLACES}
-        parts["sum"] = [sum(counted.values()) for _, counted in pairs]
-        parts["step"] = [seconds for seconds, _ in pairs]
+        parts = {part: [counted.get(part, 0.0) for _, _, counted in pairs] for part in PLACES}
+        parts["sum"] = [sum(counted.values()) for _, _, counted in pairs]
+        parts["step"] = [seconds for seconds, _, _ in pairs]
         for part, values in parts.items():
             found[part].append(1e3 * statistics.median(values))
-        found[RATIO] += [sum(counted.values()) / seconds for seconds, counted in pairs]
+        found[RATIO] += [sum(counted.values()) / seconds for seconds, _, counted in pairs]
     return {part: statistics.median(values) for part, values in found.items()}
 
 

@@ -11,7 +11,8 @@ import torch
 from cover import NIGHTLY
 
 from benchmarks import tiers
-from benchmarks.account import PLACES, REST, Clock
+from benchmarks.account import PLACES, RATIO, REST, Clock
+from benchmarks.account import count as count_parts
 from benchmarks.account import measure as account_for
 from benchmarks.checkpoints import checksum_speeds
 from benchmarks.collectives import least_bytes
@@ -253,12 +254,13 @@ def test_growth_fits_a_line_and_says_how_far_points_are_from_it() -> None:
 @pytest.mark.ranks
 @pytest.mark.timeout(120)
 def test_the_parts_of_an_account_are_the_step() -> None:
+    by_rank = launch(count_parts, "stack", 2, 3, 2, 1.0, ranks=2, collectives="transport", device="cpu")
+    for _, seconds, parts in by_rank[0]:
+        # The clock is stopped after the step has been timed, however late on a busy machine: it has lost nothing.
+        assert seconds <= sum(parts.values())
+        assert set(parts) == set(PLACES) and min(parts.values()) > 0
     found = account_for("stack", 2, 3, rounds=1, steps=2, clip_norm=1.0)
-    parts = {part: found[part] for part in PLACES}
-    # With two steps the sum of medians is near the median of sums, and at stage 3 there is something of each.
-    assert sum(parts.values()) == pytest.approx(found["sum"], rel=0.1)
-    assert all(milliseconds > 0 for milliseconds in parts.values()), parts
-    assert parts["compute"] == max(parts.values())
+    assert set(found) == {*PLACES, "sum", "step", RATIO} and min(found.values()) > 0
 
 
 def test_a_clock_runs_for_the_innermost_part_alone(monkeypatch: pytest.MonkeyPatch) -> None:
