@@ -63,6 +63,11 @@ class Exercise:
     hints: tuple[str, ...] = ()
     memory: bool = False
     """Whether `Record.peak` is measured, which slows the answer down."""
+    text: str = ""
+    """Its title, and below it what learners read, in MyST markdown."""
+    answer: tuple[Any, ...] = ()
+    """The model answer: a function or a class of the exercise's name, and what else stands in its cell."""
+    points: int = 0
 
     def drawn(self, seed: int) -> list[Case]:
         """The cases of this seed: by themselves, and at the end some that come after another call."""

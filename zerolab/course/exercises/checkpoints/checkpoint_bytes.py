@@ -17,6 +17,100 @@ from zerolab.flat import chunk_bounds, lay_out
 from zerolab.precision.codec import BLOCK, MOMENT_DTYPES, codec_of
 from zerolab.precision.recipe import BYTES
 
+TEXT = '''
+What each file holds
+
+Each rank writes two files. Into the model's file goes its shard of the parameters, as forward uses them. Into the optimizer's file goes what the optimizer keeps of the same shard. How many bytes of each?
+
+A model's parameters have `numels` elements and train or are frozen, as `trains` says. Those that train lie in one row, the frozen ones in another, and each row is padded and cut into `ranks` shards, as in exercises 02. `pieces` says what the shards of one row hold, padding left out:
+
+```{code-cell}
+:name: pieces
+
+def pieces(numels: list[int], ranks: int, align: int) -> list[list[int]]:
+    """For each rank, the sizes of the pieces of parameters that its shard of a row holds."""
+    starts, end = [], 0
+    for numel in numels:
+        starts.append(-(-end // align) * align)
+        end = starts[-1] + numel
+    shard = -(-end // (ranks * align)) * align
+    held = []
+    for rank in range(ranks):
+        spans = [(max(s, rank * shard), min(s + n, (rank + 1) * shard)) for s, n in zip(starts, numels, strict=True)]
+        held.append([stop - start for start, stop in spans if start < stop])
+    return held
+
+
+pieces([600, 900], ranks=2, align=256), pieces([300], ranks=2, align=256)
+```
+
+`recipe` says the dtype of four states: `params`, `main_params`, `exp_avg` and `exp_avg_sq`, each `"fp32"` (4 bytes), `"bf16"`, `"fp16"` (2 bytes each) or, for the two moments, `"fp8"` (1 byte).
+
+- Padding is not written.
+- Frozen parameters are in the model's file, and nothing of them is in the optimizer's.
+- Main parameters are in the optimizer's file. Where they have the dtype of `params`, there is one copy of both, and nothing more to write.
+- Moments are there after the first step: the checkpoint of `step` 0 has none.
+- Moments in fp16 or fp8 are scaled in blocks of 128: each *piece* has a scale in fp32 for every 128 elements, and one for the rest if there is one. Main parameters have no scales, in no dtype.
+
+Return `(bytes in the model's file, bytes in the optimizer's file)` for each rank, in a list. Checksums, the header, buffers and random generators are left out.
+
+Here the library saves such a checkpoint on two ranks, and we count what is in its files: parameters of 600, 300 and 900 elements, the second of them frozen, in bf16 with fp32 main parameters and fp8 moments, after one step, with an `align` of 256. Your answer has to say the same:
+
+```{code-cell}
+:name: shown_files
+
+from zerolab import checkpoint
+from zerolab.checkpoint.tensors import FileReader
+from zerolab.precision import PRECISIONS
+from zerolab.zero import ZeroEngine
+
+
+def saved(comm, folder):
+    model = torch.nn.ParameterList(torch.nn.Parameter(torch.ones(n), requires_grad=n != 300) for n in (600, 300, 900))
+    engine = ZeroEngine(model, comm, 2, lr=1e-3, precision=PRECISIONS["bf16_fp8_moments"], units=[model])
+    engine.backward(sum((parameter**2).sum() for parameter in model))
+    engine.step()
+    found = {}
+    for path in sorted(checkpoint.save(folder, engine, step=1).glob(f"*rank{comm.rank}.safetensors")):
+        sizes = {name: entry.nbytes for name, entry in FileReader(path).entries.items()}
+        found[path.name] = sum(n for name, n in sizes.items() if name != "checksums" and not name.startswith("rng/"))
+    return found
+```
+
+```{code-cell}
+:name: shown_bytes
+
+with tempfile.TemporaryDirectory() as folder:
+    of_ranks = list(launch(saved, folder, ranks=2, world="lockstep", device="cpu"))
+of_ranks
+```
+
+The check draws 1 to 64 ranks, up to five parameters or none, all of them frozen or none, any `align`, which with scaled moments is a multiple of 128, and mixes of these dtypes. About twelve lines.
+'''
+
+
+def checkpoint_bytes(
+    numels: list[int], trains: list[bool], ranks: int, align: int, recipe: dict[str, str], step: int
+) -> list[tuple[int, int]]:
+    """(bytes in the model's file, bytes in the optimizer's file) of each rank."""
+    ### BEGIN SOLUTION
+    size = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+    states = ["main_params"] if recipe["main_params"] != recipe["params"] else []
+    states += ["exp_avg", "exp_avg_sq"] if step else []
+
+    def nbytes(state, numel):
+        scaled = state != "main_params" and recipe[state] in ("fp16", "fp8")
+        return size[recipe[state]] * numel + (4 * -(-numel // 128) if scaled else 0)
+
+    kinds = ([numel for numel, one in zip(numels, trains, strict=True) if one == kind] for kind in (True, False))
+    trained, frozen = (pieces(kind, ranks, align) for kind in kinds)
+    return [
+        (size[recipe["params"]] * sum(mine + still), sum(nbytes(state, numel) for state in states for numel in mine))
+        for mine, still in zip(trained, frozen, strict=True)
+    ]
+    ### END SOLUTION
+
+
 MOMENTS = ("exp_avg", "exp_avg_sq")
 SCALED = ("fp16", "fp8")
 Recipe = dict[str, str]
@@ -259,4 +353,7 @@ EXERCISE = Exercise(
         "Two calls of `pieces`: for the parameters that train, and for the frozen ones. Only the former have states.",
         "The optimizer's file: main parameters if they differ, and two moments after the first step, scales included.",
     ),
+    text=TEXT,
+    answer=(checkpoint_bytes,),
+    points=2,
 )

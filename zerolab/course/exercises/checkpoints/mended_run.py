@@ -14,6 +14,92 @@ from zerolab.course.judge.draw import torch_generator
 from zerolab.course.judge.exercise import Claim, Exercise, Test
 from zerolab.course.judge.same import alike
 
+TEXT = """
+Find what is lost
+
+A small run in fp16, whose model has a few parameters and is to give 1 for every row of its data. Its loss is scaled: an overflow skips the step and halves the scale, and every `window` clean steps in a row double it. The rate falls from step to step.
+
+```{code-cell}
+:name: Momentum
+
+from copy import deepcopy
+
+
+class Momentum:
+    def __init__(self, main):
+        self.main, self.params = deepcopy(main), main.half()
+        self.momentum, self.steps = torch.zeros_like(main), 0
+
+    def update(self, gradient):
+        self.steps += 1
+        self.momentum.mul_(0.9).add_(gradient)
+        self.main.sub_(0.2 / (self.steps + 9) * self.momentum)
+        self.params.copy_(self.main)
+```
+
+```{code-cell}
+:name: Run
+
+class Run(Momentum):
+    def __init__(self, main, window):
+        super().__init__(main)
+        self.window, self.scale, self.clean, self.batches = window, 2.0**16, 0, 0
+
+    def step(self, data):
+        row = data[self.batches % len(data)]
+        self.batches += 1
+        error = (row * self.params.float()).sum() - 1
+        gradient = (self.scale * error * row).half()
+        self.clean = self.clean + 1 if gradient.isfinite().all() else 0
+        if self.clean:
+            self.update(gradient.float() / self.scale)
+            self.scale *= 1 + (self.clean % self.window == 0)
+        else:
+            self.scale /= 2
+        return float(error**2)
+```
+
+Somebody has given it a checkpoint, in a hurry:
+
+```{code-cell}
+:name: shown_hasty
+
+class HastyRun(Run):
+    def save(self):
+        return {"params": self.params, "momentum": self.momentum, "steps": self.steps}
+
+    def load(self, saved):
+        self.params, self.momentum, self.steps = saved["params"], saved["momentum"], saved["steps"]
+        self.main = self.params.float()
+```
+
+```{code-cell}
+:name: shown_lost
+
+def follow(run, data, steps):
+    return [f"{run.step(data):.4f} at {run.scale:g}" for _ in range(steps)]
+
+
+data = torch.tensor([[1.0, 2, -1], [3, -1, 2], [-2, 1, 1], [1, 1, 4], [2, 2, -3]])
+run = HastyRun(torch.tensor([0.3, -0.7, 1.1]), window=3)
+follow(run, data, 8)
+saved = run.save()
+undisturbed = follow(run, data, 4)
+new = HastyRun(torch.zeros(3), window=3)
+new.load(saved)
+{"undisturbed": undisturbed, "from its checkpoint": follow(new, data, 4)}
+```
+
+Loss and scale should be the same. The loss begins with other data, and the scale with its first value, so that steps are skipped until it has come down again. There is more that is lost, or comes too late. Write `save` and `load` so that a run goes on from a checkpoint as if nothing had happened, to the last bit.
+
+- What `save()` returns is up to you. To save changes nothing in the run, which goes on; what was saved stays as it was.
+- `load(saved)` makes a run of the same shape and window that which was saved: one that is new, one that has made other steps, or the same one later. Several runs may load the same checkpoint, one after the other. It returns nothing.
+- Leave `step`, `update` and the names of what a run has as they are.
+
+The check draws data, and checkpoints before the first step, right after an overflow, among clean steps, and just before the scale doubles. About four lines.
+"""
+
+
 Tensor = torch.Tensor
 COUNTS = ("batches", "scale", "clean", "steps")
 TENSORS = ("main", "momentum", "params")
@@ -42,6 +128,22 @@ class Run:
         if self.clean % self.window == 0:
             self.scale *= 2
         return float(error**2)
+
+
+class MendedRun(Run):
+    """A run that goes on from a checkpoint as if nothing had happened."""
+
+    def save(self):
+        """What the run goes on from, as it is now."""
+        ### BEGIN SOLUTION
+        return deepcopy(vars(self))
+        ### END SOLUTION
+
+    def load(self, saved) -> None:
+        """Go on from what was saved, which stays as it is."""
+        ### BEGIN SOLUTION
+        vars(self).update(deepcopy(saved))
+        ### END SOLUTION
 
 
 def follow(run: Any, data: Tensor, steps: int) -> dict[str, Any]:
@@ -224,4 +326,7 @@ EXERCISE = Exercise(
         "Go through __init__: what of it does step() change? All of that goes on from the checkpoint.",
         "Tensors are changed in place, so a checkpoint that shares them with a run changes as well: copy in both ways.",
     ),
+    text=TEXT,
+    answer=(MendedRun,),
+    points=2,
 )

@@ -14,6 +14,57 @@ from zerolab.course.judge.exercise import Claim, Exercise
 from zerolab.course.judge.mistakes import Mistakes, named
 from zerolab.course.judge.same import alike, is_whole, short
 
+TEXT = """
+Which bytes of which files
+
+Some ranks have saved a parameter, each the elements that it had, and other ranks load it: another number, with other shards. Each of them needs the elements `[start, stop)`. Which bytes does it read?
+
+`stretches` is a list of `(first, last, rank, offset)`: the elements `[first, last)` of the parameter lie in rank `rank`'s file, end to end, from byte `offset` on. Every element has `itemsize` bytes. Return a list of `(rank, first byte, one past the last byte)`, counted from the file's first byte.
+
+- The reads come in the order of the elements, and bring every element once. A read stays within one stretch, and none is without bytes.
+- Stretches come in any order, some without elements. A file may hold several.
+- Stretches may overlap, as those of replicas do. An element may come from any that has it, as long as there are as few reads as there can be.
+- If nobody saved an element that is needed, raise a `ValueError`. A range without elements needs nothing: return an empty list.
+
+For example three ranks saved 12 elements of 4 bytes, and the second of two new ranks needs `[6, 12)`:
+
+    rank 0's file, from byte 100 on     elements [0, 4)
+    rank 1's file, from byte 160 on     elements [4, 8)       of these [6, 8): bytes [168, 176)
+    rank 2's file, from byte 100 on     elements [8, 12)      all of these:    bytes [100, 116)
+
+```{code-cell}
+:name: shown_reads
+
+def brought(files, reads):
+    data = b"".join(files[rank][first:last] for rank, first, last in reads)
+    return torch.frombuffer(bytearray(data), dtype=torch.int32)
+
+
+elements = torch.arange(12, dtype=torch.int32)
+files = [bytes(begin) + elements[4 * r : 4 * r + 4].numpy().tobytes() for r, begin in enumerate((100, 160, 100))]
+brought(files, [(1, 168, 176), (2, 100, 116)])
+```
+
+The check draws stretches of up to 40 elements, some of one and some of none, overlaps and gaps; ranges at and between borders, some of them empty; 2, 4 or 8 bytes an element. About twelve lines.
+"""
+
+
+def plan_reads(stretches: list[tuple[int, int, int, int]], start: int, stop: int, itemsize: int) -> list[tuple]:
+    """(rank, first byte, one past the last byte) of each read."""
+    ### BEGIN SOLUTION
+    reads = []
+    while start < stop:
+        holding = [stretch for stretch in stretches if stretch[0] <= start < stretch[1]]
+        if not holding:
+            raise ValueError(f"nobody saved element {start}")
+        first, last, rank, offset = max(holding, key=lambda stretch: stretch[1])
+        end = min(stop, last)
+        reads.append((rank, offset + itemsize * (start - first), offset + itemsize * (end - first)))
+        start = end
+    return reads
+    ### END SOLUTION
+
+
 Stretch = tuple[int, int, int, int]
 """The elements `[start, stop)` of the parameter lie in the file of `rank`, from byte `offset` on."""
 Read = tuple[int, int, int]
@@ -320,4 +371,7 @@ EXERCISE = Exercise(
         "Stand at the first element that you still need. Which stretches have it, and which of those goes furthest?",
         "Take what it has of the range, count from its own start, and go on where it ends. Nobody has it? ValueError.",
     ),
+    text=TEXT,
+    answer=(plan_reads,),
+    points=2,
 )

@@ -16,6 +16,54 @@ from zerolab.course.judge.exercise import Claim, Exercise, alone
 from zerolab.course.judge.mistakes import named
 from zerolab.course.judge.same import short
 
+TEXT = """
+How fast is the link?
+
+Nobody tells you the latency and the bandwidth that a step really gets: you time a few collectives and solve for both. `samples` is a list of `(name, ranks, nbytes, seconds)`: the collective's name, `"reduce_scatter"`, `"all_gather"` or `"all_reduce"`; on how many ranks; the bytes of the *whole* tensor; how long it took. Here two are measured:
+
+```{code-cell}
+:name: shown_measured
+
+def measured(comm, name, numel):
+    tensor = torch.zeros(numel // comm.size if name == "all_gather" else numel)
+    getattr(comm, name)(tensor)
+
+
+def sample(name, ranks, numel):
+    on = dict(world="lockstep", device="cpu", collectives="ring", link=Link(gbit_per_s=8, latency_us=10))
+    return name, ranks, 4 * numel, round(launch(measured, name, numel, ranks=ranks, **on).seconds, 9)
+
+
+[sample("all_gather", 4, 100_000), sample("all_reduce", 3, 900_000)]
+```
+
+By hand: they took 0.00033 s and 0.00484 s. The all-gather took 3 steps, so a step with its message of 100,000 bytes took 0.00011 s. The all-reduce took 4 steps, and a step with 1,200,000 bytes took 0.00121 s. The 1,100,000 bytes more cost 0.0011 s more: the bandwidth is 1,000,000,000 bytes a second. The latency is what is left of a step, 0.00011 - 0.0001 = 0.00001 s.
+
+Return `(latency in seconds, bandwidth in bytes a second)`, two numbers. A thousandth off is near enough.
+
+- All samples are of one link. They mix collectives, ranks and sizes, come in any order, and are exact: no two of them contradict each other.
+- A sample of one rank took no time, and says nothing about the link.
+- At least two samples have messages of different lengths. Others may have equal ones, or be there twice.
+
+The check draws 2 to 7 samples on 1 to 1,024 ranks. About eight lines.
+"""
+
+
+def fit_link(samples: list[tuple[str, int, int, float]]) -> tuple[float, float]:
+    """(latency in seconds, bandwidth in bytes a second) of the link on which the samples were measured."""
+    ### BEGIN SOLUTION
+    rounds = {"reduce_scatter": 1, "all_gather": 1, "all_reduce": 2}
+    steps = [
+        (nbytes / ranks, seconds / (rounds[name] * (ranks - 1)))
+        for name, ranks, nbytes, seconds in samples
+        if ranks > 1
+    ]
+    (short, quick), (long, slow) = min(steps), max(steps)
+    bandwidth = (long - short) / (slow - quick)
+    return quick - short / bandwidth, bandwidth
+    ### END SOLUTION
+
+
 Sample = tuple[str, int, int, float]
 Pair = tuple[float, float]
 NAMES = ("all_gather", "reduce_scatter", "all_reduce")
@@ -226,4 +274,7 @@ EXERCISE = Exercise(
         "So all samples lie on one line: along x the bytes of a message, along y the seconds of a step.",
         "Two points with different x give the line: its slope is 1 / bandwidth, its value at 0 the latency.",
     ),
+    text=TEXT,
+    answer=(fit_link,),
+    points=2,
 )

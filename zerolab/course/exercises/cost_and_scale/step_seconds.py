@@ -12,6 +12,68 @@ from zerolab.course.judge.claims import untouched
 from zerolab.course.judge.exercise import Claim, Exercise, alone
 from zerolab.course.judge.mistakes import Mistakes, answers
 
+TEXT = """
+What does a step's communication cost?
+
+Predict how long a step of the engine communicates when nothing is overlapped: the sum over all its collectives. The model's `units` are numbers of elements; all of them train. A unit is cut into N = `ranks` equal shards, so a shard has numel / N elements, *rounded up*, and the last one is filled up. Each unit makes calls of its own, as long as its filled-up shards together:
+
+| stage | in each of the `micro_batches` | once, after the update |
+| --- | --- | --- |
+| 0 | all-reduce of the gradients | |
+| 1 and 2 | reduce-scatter of the gradients | all-gather of the new parameters |
+| 3 | all-gather of the parameters for forward, all-gather again for backward, reduce-scatter of the gradients | |
+
+A parameter travels as `param_bytes` bytes, a gradient as `grad_bytes`. `latency` is in seconds, `bandwidth` in bytes a second.
+
+By hand: stage 3, units of 10 and 4 elements on 4 ranks, one micro-batch, 2 bytes for each parameter and each gradient, a latency of 1 s and 2 bytes a second. Shards have 3 elements and 1, messages 6 bytes and 2, so steps take 1 + 3 = 4 s and 1 + 1 = 2 s. A collective is 3 steps: 12 s and 6 s. Each unit has three collectives: 54 s.
+
+Here the library's engine takes a step on the virtual clock, three units on three ranks, two micro-batches, in fp32:
+
+```{code-cell}
+:name: shown_engine
+
+from torch import nn
+
+from zerolab.zero import ZeroEngine
+
+
+def step_measured(comm, stage):
+    model = nn.Sequential(nn.Linear(50, 20), nn.Linear(20, 20), nn.Linear(20, 2))
+    engine = ZeroEngine(model, comm, stage, lr=1e-3, units=list(model), prefetch=False, overlap=False, align=1)
+    begin = comm.transport.now()
+    for _ in range(2):
+        engine.backward(engine(torch.ones(1, 50)).sum())
+    engine.step()
+    return comm.transport.now() - begin
+
+
+on = dict(ranks=3, world="lockstep", device="cpu", collectives="ring", link=Link(gbit_per_s=1, latency_us=10))
+{f"stage {stage}": f"{1e6 * launch(step_measured, stage, **on)[0]:.3f} microseconds" for stage in range(4)}
+```
+
+Its units have 1,020, 420 and 42 elements (weights and biases), 1 Gbit/s is 125,000,000 bytes a second, and `step_seconds(1, [1020, 420, 42], 3, 2, 4, 4, 1e-5, 1.25e8)` has to say what stands there for stage 1. The check draws all stages, 1 to 1,024 ranks, which mostly do not divide the units, and 2 or 4 bytes. About eleven lines.
+"""
+
+
+def step_seconds(
+    stage: int, units: list[int], ranks: int, micro_batches: int,
+    param_bytes: int, grad_bytes: int, latency: float, bandwidth: float,
+) -> float:  # fmt: skip
+    """The seconds of all collectives of one step, one after the other."""
+
+    ### BEGIN SOLUTION
+    def round_of(itemsize):
+        """A reduce-scatter or an all-gather of every unit."""
+        return sum((ranks - 1) * (latency + -(-numel // ranks) * itemsize / bandwidth) for numel in units)
+
+    gradients, parameters = round_of(grad_bytes), round_of(param_bytes)
+    if stage == 0:
+        return micro_batches * 2 * gradients
+    if stage == 3:
+        return micro_batches * (gradients + 2 * parameters)
+    return micro_batches * gradients + parameters
+    ### END SOLUTION
+
 
 def seconds(
     stage: int,
@@ -131,4 +193,7 @@ EXERCISE = Exercise(
         "For each stage: how many rounds of gradients and of parameters in a micro-batch, and how many at the end?",
         "With M micro-batches: 2M rounds of gradients at stage 0; M, and 1 of parameters, at 1 and 2; M and 2M at 3.",
     ),
+    text=TEXT,
+    answer=(step_seconds,),
+    points=2,
 )

@@ -21,6 +21,32 @@ from zerolab.course.judge.observe import returned_bytes, tensors_in
 from zerolab.course.judge.same import alike, short
 from zerolab.memory import Tracker
 
+TEXT = """
+One call after backward
+
+Backward has run on every rank, on data of its own. Replace each parameter's `.grad` by the mean over the ranks, and return nothing.
+
+- A rank may have skipped a layer, or all of them, so that a parameter's `.grad` is `None` *there*. It counts as zeros, and it gets the mean, too. If all ranks have `None`, the mean is zero.
+- Frozen parameters (`requires_grad` is false) are left alone, with the `.grad` that they may have. They are the same on all ranks, and there is at least one that is not frozen.
+- Everything is float32 and contiguous. The new gradients require no gradient themselves.
+
+The scoreboard wants one call, whatever the number of parameters, and the bytes of one all-reduce of what is not frozen. The check draws shapes, also without dimensions or elements; who lacks which gradient; gradients that are
+zero, and one that is NaN, as its mean is then; and calls a second time, for other parameters. About eight lines.
+"""
+
+
+def average_gradients(comm, parameters: list[torch.nn.Parameter]) -> None:
+    """Replace each .grad by its mean over the ranks."""
+    ### BEGIN SOLUTION
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+    row = torch.cat([gradient.detach().flatten() for gradient in gradients])
+    comm.all_reduce(row, average=True)
+    for parameter, part in zip(trained, row.split([p.numel() for p in trained]), strict=True):
+        parameter.grad = part.view_as(parameter)
+    ### END SOLUTION
+
+
 Tensor = torch.Tensor
 Answer = Callable[..., Any]
 Gradients = Sequence[Tensor | None]
@@ -306,4 +332,7 @@ EXERCISE = Exercise(
         "A row with a place for each parameter that requires gradients; zeros where there is no .grad.",
         "torch.cat, one all_reduce, split, and view_as for the shape.",
     ),
+    text=TEXT,
+    answer=(average_gradients,),
+    points=2,
 )

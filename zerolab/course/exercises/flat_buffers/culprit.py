@@ -10,6 +10,44 @@ from zerolab.course.judge.case import Case, Observation, plural
 from zerolab.course.judge.exercise import Claim, Exercise
 from zerolab.course.judge.same import alike, short
 
+TEXT = """
+Who departed?
+
+Four ranks hang. Each has written down what it called. Rank 2 skips a layer now and then:
+
+```{code-cell}
+:name: shown_trace
+
+def calls_of(comm):
+    numels = [96, 128, 128, 64]
+    return [("all_reduce", numels[layer]) for layer in (3, 2, 1, 0) if (comm.rank, layer) != (2, 2)]
+
+
+for rank, calls in enumerate(launch(calls_of, ranks=4, world="lockstep", device="cpu")):
+    print(f"rank {rank}: {calls}")
+```
+
+The sizes of layers 1 and 2 are alike, so for one call more nobody notices: rank 2 reduces its layer 1 with the others' layer 2. What a trace shows is the first call that *differs*, at index 2, and
+rank 2 departs there. So look a little before that place, too.
+
+Find it for any trace. `calls[r]` are rank r's calls in order, each `(name, elements)`. Return `(rank, index)` of the first call that one rank makes differently from all others; a call that only one rank
+makes, or only one rank does not make, differs as well. There are at least three ranks, and at that index the others agree; later another rank may depart, too. If all calls are alike, return `None`.
+The check draws who departs, where and how, on three to five ranks. About six lines.
+"""
+
+
+def culprit(calls: list[list[tuple[str, int]]]) -> tuple[int, int] | None:
+    """(rank, index) of the first call in which one rank departs from the others."""
+    ### BEGIN SOLUTION
+    for index in range(max(len(mine) for mine in calls)):
+        made = [mine[index] if index < len(mine) else None for mine in calls]
+        for rank, call in enumerate(made):
+            if made.count(call) == 1:
+                return rank, index
+    return None
+    ### END SOLUTION
+
+
 Calls = Sequence[Sequence[tuple[str, int]]]
 HOWS = (
     "swaps",
@@ -126,7 +164,7 @@ def culprit_case(calls: list[list[tuple[str, int]]], how: str, rank: int) -> Cas
     return Case([(calls,)], about=f"{plural(len(calls), 'rank')}, {did}")
 
 
-def culprit(calls: Calls) -> tuple[int, int] | None:
+def right_culprit(calls: Calls) -> tuple[int, int] | None:
     return first_odd(calls, max(len(mine) for mine in calls))
 
 
@@ -193,7 +231,7 @@ def rarest_length(calls: Calls) -> int:
 
 def culprit_right(case: Case, seen: Observation) -> str | None:
     (calls,) = case.args[0]
-    got, want = seen.records[0].value["first"], culprit(calls)
+    got, want = seen.records[0].value["first"], right_culprit(calls)
     if alike(got, want, 0.0):
         return None
     if want is None:
@@ -256,4 +294,7 @@ EXERCISE = Exercise(
         "Go through the lists side by side, an index at a time, and look at what the ranks call there.",
         "Where a list has ended, let None stand for the call. A call that only one rank makes is the odd one.",
     ),
+    text=TEXT,
+    answer=(culprit,),
+    points=2,
 )

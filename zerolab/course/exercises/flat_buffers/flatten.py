@@ -9,31 +9,45 @@ from typing import Any
 import torch
 from torch import nn
 
+from zerolab.course.exercises.flat_buffers.lay_out import lay_out
 from zerolab.course.judge.case import Case, Observation, plural
 from zerolab.course.judge.claims import most
 from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.same import alike, short
-from zerolab.flat.layout import round_up
 from zerolab.memory import Tracker
+
+TEXT = """
+Two names for one memory
+
+Make one row, laid out as your `lay_out` says, the memory of all of a module's parameters, in the order of `module.parameters()`, and return the row.
+
+- Values stay as they were, and padding is zero. The elements of a parameter lie there in the order that `parameter.reshape(-1)` gives, row after row, also if it was transposed. The row has the parameters' dtype, which is the same for all of them.
+- Afterwards, what is written into the row shows in the module, and the reverse. The `Parameter` objects stay the same ones, because an optimizer may know them already.
+- A tied weight lies in the row once. Buffers do not lie there; frozen parameters do.
+- Nothing else about the module changes: gradients, what is frozen, its mode and its buffers stay as they were.
+- The row requires no gradient, and nobody keeps a second copy of the parameters.
+
+The check draws modules of float32, float64 and bfloat16, in training and in evaluation mode, with gradients and without; parameters may be frozen, tied, transposed, without dimensions or without elements. The scoreboard measures the worst moment, where all weights are bfloat16 and transposed: the module as it was and the row must fit together, and
+nothing of that size besides; a copy of one parameter at a time fits, also in float32. About nine lines.
+"""
+
+
+def flatten(module: torch.nn.Module, ranks: int, align: int) -> torch.Tensor:
+    """The row (1-D) that the module's parameters are now views of."""
+    ### BEGIN SOLUTION
+    parameters = list(module.parameters())
+    starts, length = lay_out([parameter.numel() for parameter in parameters], ranks, align)
+    row = torch.zeros(length, dtype=parameters[0].dtype)
+    for start, parameter in zip(starts, parameters, strict=True):
+        place = row[start : start + parameter.numel()].view(parameter.shape)
+        place.copy_(parameter.detach())
+        parameter.data = place
+    return row
+    ### END SOLUTION
+
 
 Tensor = torch.Tensor
 Answer = Callable[..., Any]
-
-
-def laid_out(numels: Sequence[int], ranks: int, align: int) -> tuple[list[int], int]:
-    """The model of `lay_out`."""
-    return laid(numels, lambda end: round_up(end, align), lambda end: round_up(end, ranks * align))
-
-
-def laid(
-    numels: Sequence[int], start: Callable[[int], int], length: Callable[[int], int], least: int = 0
-) -> tuple[list[int], int]:
-    """Starts and length under given rules: `start` of a parameter and `length` of the row, from where things end."""
-    starts, end = [], 0
-    for numel in numels:
-        starts.append(start(end))
-        end = starts[-1] + max(numel, least)
-    return starts, length(end)
 
 
 class Odd(nn.Module):
@@ -147,7 +161,7 @@ def slots(case: Case) -> tuple[list[Tensor], list[int], int]:
     """The parameters as they were, and where they should lie."""
     kind, seed, ranks, align = case.args[0]
     parameters = [parameter.detach() for parameter in build(kind, seed).parameters()]
-    return parameters, *laid_out([parameter.numel() for parameter in parameters], ranks, align)
+    return parameters, *lay_out([parameter.numel() for parameter in parameters], ranks, align)
 
 
 def filled(parameters: Sequence[Tensor], starts: Sequence[int], length: int) -> Tensor:
@@ -172,7 +186,7 @@ def row_holds_values(case: Case, seen: Observation) -> str | None:
         if due > used and row.numel() >= due:
             return f"{said}: it holds buffers, or a tied weight twice; which list has each parameter once?"
         trained = [p.numel() for p in build(*case.args[0][:2]).parameters() if p.requires_grad]
-        if row.shape == (laid_out(trained, *case.args[0][2:])[1],):
+        if row.shape == (lay_out(trained, *case.args[0][2:])[1],):
             return f"{said}: a frozen parameter lies in the row, too"
         return f"{said}: padding included, as lay_out says"
     want = filled(parameters, starts, length)
@@ -192,7 +206,7 @@ def row_holds_values(case: Case, seen: Observation) -> str | None:
         return f"{said}: a transposed parameter lies there in the order of its old memory; reshape(-1) gives its own"
     thawed = [parameter for parameter in build(*case.args[0][:2]).parameters() if parameter.requires_grad]
     without = torch.zeros(length, dtype=row.dtype)
-    for start, thaw in zip(laid_out([p.numel() for p in thawed], *case.args[0][2:])[0], thawed, strict=True):
+    for start, thaw in zip(lay_out([p.numel() for p in thawed], *case.args[0][2:])[0], thawed, strict=True):
         without[start : start + thaw.numel()] = thaw.detach().flatten()
     if len(thawed) < len(parameters) and alike(row, without, 0.0):
         return f"{said}: a frozen parameter lies in the row, too"
@@ -260,7 +274,7 @@ def rows_of_their_own(case: Case, seen: Observation) -> str | None:
         said = "a second module of the same sizes was flattened, and its row is wrong"
         return f"{said}: what do you remember of the first?"
     ranks, align = case.args[0][2] + 1, 2 * case.args[0][3]
-    places = laid_out([parameter.numel() for parameter in parameters], ranks, align)
+    places = lay_out([parameter.numel() for parameter in parameters], ranks, align)
     if not alike(value["anew"], filled(parameters, *places), 0.0):
         said = f"the module was flattened once more, for {ranks} ranks and align={align}, and the new row is wrong"
         return f"{said}: what do you remember of a module?"
@@ -299,4 +313,7 @@ EXERCISE = Exercise(
         "Make the row at its full length first, of zeros; copy each parameter to its place.",
         "A part of the row, row[a:b].view(shape), is a view. parameter.data = ... lets a parameter be one.",
     ),
+    text=TEXT,
+    answer=(flatten,),
+    points=2,
 )

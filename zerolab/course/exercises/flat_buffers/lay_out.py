@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
-from zerolab.course.exercises.flat_buffers.flatten import laid, laid_out
 from zerolab.course.exercises.twice import LEAVES_ITS_INPUT, REMEMBERS, in_turn, twice
 from zerolab.course.judge.case import Case, plural
 from zerolab.course.judge.claims import part
 from zerolab.course.judge.exercise import Claim, Exercise
 from zerolab.course.judge.mistakes import Mistakes, answers, you_say
 from zerolab.flat.layout import round_up
+
+TEXT = """
+Where parameters lie
+
+`numels` are the sizes of parameters, in elements. Lay them end to end in a row that `ranks` ranks will share, and return a list with the start of each, and the length of the row.
+
+- Each start is a multiple of `align`: the smallest one at which the parameter before has ended.
+- The length is the smallest multiple of `ranks * align` that holds them all.
+- A parameter may have no elements. It has a start, but takes no place. A list without parameters makes a row of length 0, and so does one in which none has elements.
+
+The check draws sizes, ranks, and an `align` that is any number from 1 on. About six lines.
+"""
+
+
+def lay_out(numels: list[int], ranks: int, align: int) -> tuple[list[int], int]:
+    """The start of each parameter, and the length of the row."""
+    ### BEGIN SOLUTION
+    starts, end = [], 0
+    for numel in numels:
+        starts.append(-(-end // align) * align)
+        end = starts[-1] + numel
+    return starts, -(-end // (ranks * align)) * ranks * align
+    ### END SOLUTION
+
+
+def laid(
+    numels: Sequence[int], start: Callable[[int], int], length: Callable[[int], int], least: int = 0
+) -> tuple[list[int], int]:
+    """Starts and length under given rules: `start` of a parameter and `length` of the row, from where things end."""
+    starts, end = [], 0
+    for numel in numels:
+        starts.append(start(end))
+        end = starts[-1] + max(numel, least)
+    return starts, length(end)
 
 
 def lay_out_cases(rng: Random) -> list[Case]:
@@ -50,27 +83,27 @@ LAID_OUT_WRONG: Mistakes = {
     ),
     "Parameters without elements take no place, also where there are no others, and 0 is a multiple, too": (
         lambda numels, ranks, align: (
-            laid_out(numels, ranks, align)[0],
-            laid_out(numels, ranks, align)[1] or (ranks * align if numels else 0),
+            lay_out(numels, ranks, align)[0],
+            lay_out(numels, ranks, align)[1] or (ranks * align if numels else 0),
         )
     ),
     "Without parameters there is nothing to hold, and 0 is a multiple, too": (
         lambda numels, ranks, align: (
-            laid_out(numels, ranks, align)[0], max(laid_out(numels, ranks, align)[1], ranks * align)
+            lay_out(numels, ranks, align)[0], max(lay_out(numels, ranks, align)[1], ranks * align)
         )
     ),
     "A parameter without elements takes no place, and yet its start is a multiple of align like any other": (
         lambda numels, ranks, align: (
             [
-                start if numels[n] or not n else laid_out(numels, ranks, align)[0][n - 1] + numels[n - 1]
-                for n, start in enumerate(laid_out(numels, ranks, align)[0])
+                start if numels[n] or not n else lay_out(numels, ranks, align)[0][n - 1] + numels[n - 1]
+                for n, start in enumerate(lay_out(numels, ranks, align)[0])
             ],
-            laid_out(numels, ranks, align)[1],
+            lay_out(numels, ranks, align)[1],
         )
     ),
     "The starts are right; the length is one unit longer than it must be where parameters fill the row already": (
         lambda numels, ranks, align: (
-            laid_out(numels, ranks, align)[0],
+            lay_out(numels, ranks, align)[0],
             (laid(numels, lambda end: round_up(end, align), int)[1] // (ranks * align) + 1) * ranks * align,
         )
     ),
@@ -80,7 +113,7 @@ LAID_OUT_WRONG: Mistakes = {
         )
     ),
     "Each parameter has a start, also one without elements": (
-        lambda numels, ranks, align: laid_out([numel for numel in numels if numel], ranks, align)
+        lambda numels, ranks, align: lay_out([numel for numel in numels if numel], ranks, align)
     ),
     "You round up what is a multiple already; look at what your formula makes of align itself": (
         lambda numels, ranks, align: laid(
@@ -103,8 +136,8 @@ LAID_OUT_WRONG: Mistakes = {
     ),
     "You say where parameters end; the list wants where they start": (
         lambda numels, ranks, align: (
-            [start + numel for start, numel in zip(laid_out(numels, ranks, align)[0], numels, strict=True)],
-            laid_out(numels, ranks, align)[1],
+            [start + numel for start, numel in zip(lay_out(numels, ranks, align)[0], numels, strict=True)],
+            lay_out(numels, ranks, align)[1],
         )
     ),
     "You round starts down, so that parameters overlap": (
@@ -125,7 +158,7 @@ EXERCISE = Exercise(
         Claim(
             "starts are round, and the length gives equal, round shards",
             part(
-                "first", answers(laid_out, LAID_OUT_WRONG, "Lay two small parameters out by hand, and compare", you_say)
+                "first", answers(lay_out, LAID_OUT_WRONG, "Lay two small parameters out by hand, and compare", you_say)
             ),
         ),
         REMEMBERS,
@@ -136,4 +169,7 @@ EXERCISE = Exercise(
         "Rounding up to a multiple happens twice: for each start, and once for the length.",
         "Keep one number, where the last parameter ends; -(-a // b) is a / b rounded up.",
     ),
+    text=TEXT,
+    answer=(lay_out,),
+    points=2,
 )

@@ -6,12 +6,35 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from zerolab.course.exercises.flat_buffers.flatten import laid_out
+from zerolab.course.exercises.flat_buffers.lay_out import lay_out
 from zerolab.course.exercises.twice import LEAVES_ITS_INPUT, REMEMBERS, in_turn, twice
 from zerolab.course.judge.case import Case, plural
 from zerolab.course.judge.claims import part
 from zerolab.course.judge.exercise import Claim, Exercise
 from zerolab.course.judge.mistakes import Mistakes, answers, you_say
+
+TEXT = """
+Who owns what
+
+The row is cut into `ranks` equal shards, in order of rank. Which elements of which parameters does the shard of `rank` hold? Return a list of `(number, start, stop)`: the number of the parameter,
+and the range `[start, stop)` of *its* elements, counted from its own first one.
+
+The pieces come in order. Pieces without elements are left out, and padding never appears. `starts` and `length` are as in exercise 1; `length` is a multiple of `ranks`. The check draws rows of all kinds, also one without parameters. About seven lines.
+"""
+
+
+def owned(starts: list[int], numels: list[int], length: int, ranks: int, rank: int) -> list[tuple[int, int, int]]:
+    """(number, start, stop) of each piece of a parameter in this rank's shard."""
+    ### BEGIN SOLUTION
+    shard = length // ranks
+    pieces = []
+    for number, (begin, numel) in enumerate(zip(starts, numels, strict=True)):
+        start = max(rank * shard - begin, 0)
+        stop = min((rank + 1) * shard - begin, numel)
+        if start < stop:
+            pieces.append((number, start, stop))
+    return pieces
+    ### END SOLUTION
 
 
 def owned_cases(rng: Random) -> list[Case]:
@@ -21,7 +44,7 @@ def owned_cases(rng: Random) -> list[Case]:
         shapes.append((numels, ranks, rng.choice((1, 2, 4))))
     cases = []
     for numels, ranks, align in shapes:
-        starts, length = laid_out(numels, ranks, align)
+        starts, length = lay_out(numels, ranks, align)
         what = f"starts {starts}, sizes {numels}, a row of {length} on {plural(ranks, 'rank')}"
         cases.append(Case([(starts, numels, length, ranks, rank) for rank in range(ranks)], about=what))
     return [*cases, *in_turn([Case([args], about=row_about(*args)) for args in CHAIN])]
@@ -47,7 +70,7 @@ CHAIN = (
 )
 
 
-def owned(starts: Sequence[int], numels: Sequence[int], length: int, ranks: int, rank: int) -> list[Any]:
+def right_owned(starts: Sequence[int], numels: Sequence[int], length: int, ranks: int, rank: int) -> list[Any]:
     return [
         (number, a - starts[number], b - starts[number]) for number, a, b in cut(starts, numels, length, ranks, rank)
     ]
@@ -65,7 +88,7 @@ def cut(
 
 def with_padding(starts: Sequence[int], numels: Sequence[int], length: int, ranks: int, rank: int) -> list[Any]:
     padded = [stop - start for start, stop in zip(starts, [*starts[1:], length], strict=True)]
-    return owned(starts, padded, length, ranks, rank)
+    return right_owned(starts, padded, length, ranks, rank)
 
 
 def whole_parameters(starts: Sequence[int], numels: Sequence[int], length: int, ranks: int, rank: int) -> list[Any]:
@@ -101,7 +124,7 @@ OWNED_WRONG: Mistakes = {
         ]
     ),
     "Stop is one past the last element, as in range and in slices": (
-        lambda *args: [(number, start, stop - 1) for number, start, stop in owned(*args)]
+        lambda *args: [(number, start, stop - 1) for number, start, stop in right_owned(*args)]
     ),
 }  # fmt: skip
 EXERCISE = Exercise(
@@ -120,4 +143,7 @@ EXERCISE = Exercise(
         "The shard of a rank is a range [first, last) of the row. What does it share with [start, start + numel)?",
         "Two ranges share max(starts) to min(stops), if that is not empty. Then count from the parameter's start.",
     ),
+    text=TEXT,
+    answer=(owned,),
+    points=2,
 )

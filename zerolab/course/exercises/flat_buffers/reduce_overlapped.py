@@ -20,6 +20,48 @@ from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.mistakes import Wanted, compared, named
 from zerolab.course.judge.same import alike
 
+TEXT = """
+Behind backward
+
+Exercise 4 begins to send when all computing is done. Here gradients leave in buckets, while backward computes:
+
+    compute   layer 3  layer 2  layer 1  layer 0
+    wire                        bucket (3, 2) ..  bucket (1, 0) ..
+
+`numels` are the layers' sizes in forward order. `backward` is an iterator that computes for a millisecond of the virtual clock, then gives `(layer, gradient)`, from the last layer to the first. The gradient is 1-D and float32,
+and it is *lent*: when you ask for the next one, backward uses that memory again. Read it, and leave it as it is. A rank may skip layers, and then gets no gradient for them; they count as zeros.
+
+- A bucket holds whole neighbouring layers. Fill buckets from the last layer on; a layer that would bring a bucket above `limit` elements begins the next one. A layer that is larger than `limit` has a bucket
+  of its own. A layer may have no elements, and so may a bucket.
+- For each bucket, start one `comm.all_reduce_async(row, average=True)`, as soon as nothing can come for it any more, in the same order on all ranks: the last layers' bucket first. Rows have no padding, and nobody writes into a row from the start of its call until `wait()` returns.
+- Backward never waits: the wire may be slower than it.
+- Return the mean gradient of each layer, in forward order.
+
+The check draws layers, limits and who skips what, on 1 to 4 ranks; once the wire is slower than backward, and once it calls a second time, with other gradients. About seventeen lines.
+"""
+
+
+def reduce_overlapped(comm, numels: list[int], backward, limit: int) -> list[torch.Tensor]:
+    """The mean gradients in forward order; a bucket travels while backward goes on."""
+    ### BEGIN SOLUTION
+    buckets, flat = [[]], torch.zeros(sum(numels))
+    for layer in reversed(range(len(numels))):
+        if buckets[-1] and sum(numels[other] for other in [layer, *buckets[-1]]) > limit:
+            buckets.append([])
+        buckets[-1].append(layer)
+    rows = flat.split([sum(numels[layer] for layer in bucket) for bucket in reversed(buckets)])[::-1]
+    parts, handles = flat.split(numels), []
+    for layer, gradient in backward:
+        parts[layer].copy_(gradient)
+        while len(handles) < len(rows) and buckets[len(handles)][-1] >= layer:
+            handles.append(comm.all_reduce_async(rows[len(handles)], average=True))
+    handles += [comm.all_reduce_async(row, average=True) for row in rows[len(handles) :]]
+    for handle in handles:
+        handle.wait()
+    return list(parts)
+    ### END SOLUTION
+
+
 Tensor = torch.Tensor
 
 
@@ -229,4 +271,7 @@ EXERCISE = Exercise(
         "When layer k is here, nothing after k can come any more: start every bucket whose layers are all k or later.",
         "After the loop, start the buckets that are left, and only then wait for all handles.",
     ),
+    text=TEXT,
+    answer=(reduce_overlapped,),
+    points=3,
 )

@@ -18,6 +18,27 @@ from zerolab.course.judge.same import short
 from zerolab.flat.layout import chunk_bounds, chunk_sizes
 from zerolab.ranks import spend
 
+TEXT = """
+Agree
+
+Gradients of several buckets, each divided by N already, are being added up over the ranks in fp16 while you are called. `shards[i]` will hold this rank's shard of bucket i's mean, and `handles[i].wait()` returns when it does. Before that it holds numbers of the step before. As always with `comm`, calls end in the order in which they were issued, bucket 0's first. A shard may be empty.
+
+Return `True`, on *every* rank, if *any* element of *any* rank's shards is inf, -inf or nan; otherwise `False`, on every rank. Use one collective for all buckets together, an `all_reduce` of one number or an `all_gather` of one from each rank. About four lines.
+
+The check draws 1 to 4 ranks, empty shards, and inf, -inf or nan from any rank in any bucket, in one shard or in several. Two gradients may be finite and their sum not: the shard then has an inf, and that is an overflow. And all sums may be finite but as large as fp16 has them: what *you* add up must not overflow then.
+"""
+
+
+def agreed_overflow(comm, shards: list[torch.Tensor], handles: list) -> bool:
+    """Whether the step must be skipped, the same on all ranks."""
+    ### BEGIN SOLUTION
+    for handle in handles:
+        handle.wait()
+    bad = any(not shard.isfinite().all() for shard in shards)
+    return comm.all_reduce(torch.tensor([float(bad)])).item() > 0
+    ### END SOLUTION
+
+
 Tensor = torch.Tensor
 Poison = tuple[int, int, int, float]
 """(rank, bucket, element, value): what that rank's gradient has there."""
@@ -270,4 +291,7 @@ EXERCISE = Exercise(
         "A tensor with one number, 1 or 0, summed over the ranks: more than 0 means that somebody overflows.",
     ),
     run=run_check,
+    text=TEXT,
+    answer=(agreed_overflow,),
+    points=2,
 )

@@ -11,6 +11,72 @@ from zerolab.course.judge.case import Case, Observation
 from zerolab.course.judge.exercise import Claim, Exercise
 from zerolab.course.judge.same import difference, short
 
+TEXT = """
+Find the four faults
+
+A step in fp16 with a loss scale and clipping, as people write it. `params` are all parameters in fp16, `main` this rank's shard of main parameters in fp32, `gradient` this rank's own, in fp16, *of the loss times* `scale`. The step subtracts `rate` times the
+mean gradient, clipped: if the norm of the whole mean gradient is above `limit`, the gradient is multiplied by limit / norm. The function returns whether a step was taken. It has four faults.
+
+```{code-cell}
+:name: shown_sketch
+
+def sketched_step(comm, params, main, gradient, scale, limit, rate):
+    if not gradient.isfinite().all():
+        return False
+    mean = comm.reduce_scatter(gradient, average=True)
+    norm = comm.all_reduce(mean.float().square().sum()).sqrt()
+    mean = mean * (limit / norm).clamp(max=1.0)
+    mean = mean / scale
+    shard = params.tensor_split(comm.size)[comm.rank]
+    shard -= rate * mean
+    comm.all_gather(shard.clone(), out=params)
+    return True
+```
+
+```{code-cell}
+:name: shown_run
+
+def two_steps(comm):
+    main = torch.ones(4).tensor_split(comm.size)[comm.rank].clone()
+    params = torch.ones(4, dtype=torch.float16)
+    for number in (1.0, math.inf):
+        gradient = torch.ones(4, dtype=torch.float16)
+        gradient[0] = number if comm.rank else 1.0
+        print(sketched_step(comm, params, main, gradient, scale=1.0, limit=9.0, rate=0.125), params.tolist())
+
+
+try:
+    launch(two_steps, ranks=2, world="lockstep", device="cpu")
+except RankError as error:
+    ended = f"{type(error).__name__}: {error}"
+ended
+```
+
+The second step hangs: rank 1 has seen its own inf and left, and rank 0 waits for it. That is the first fault. Three more are left for you: think of which numbers the limit is meant for; of fp16's smallest number; of an update too small
+for fp16.
+
+- If the mean gradient has an inf or nan in any place, the step is skipped on all ranks: it returns `False`, and neither `params` nor `main` changes. One rank's gradient may have brought it. Or the sum over the ranks has overflowed, though no summand has: in fp16 it may, and you skip; if you add up in fp32 it does not, and you step.
+- Otherwise it returns `True`; `main` is updated *in place*, in fp32, from the real gradients, without the scale; `params` become, in place, the casts of all ranks' `main`.
+
+The check draws three steps on 1 to 4 ranks, norms as small as 0.000001, above and below the limit, gradients that are all zero, inf, -inf or nan on any rank in any place, and large finite numbers, in one place on all ranks or in a place of its own on each.
+
+About eight lines. The gradient is yours.
+"""
+
+
+def mended_step(comm, params, main, gradient, scale: float, limit: float, rate: float) -> bool:
+    """One step in mixed precision; whether it was taken."""
+    ### BEGIN SOLUTION
+    mean = comm.reduce_scatter(gradient, average=True).float() / scale
+    norm = comm.all_reduce(mean.square().sum()).sqrt()
+    if not norm.isfinite():
+        return False
+    main -= rate * (limit / norm).clamp(max=1.0) * mean
+    comm.all_gather(main.half(), out=params)
+    return True
+    ### END SOLUTION
+
+
 Tensor = torch.Tensor
 ROUNDED = 2.0**-8
 """How far off an update may be that went through 16 bits a few times, by its size."""
@@ -218,4 +284,7 @@ EXERCISE = Exercise(
     ),
     hints=OVERFLOW,
     run=run_steps,
+    text=TEXT,
+    answer=(mended_step,),
+    points=3,
 )

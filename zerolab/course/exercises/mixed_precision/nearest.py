@@ -20,6 +20,32 @@ from zerolab.course.judge.exercise import Claim, Exercise
 from zerolab.course.judge.mistakes import named
 from zerolab.course.judge.same import short
 
+TEXT = """
+Round
+
+A format has one bit for the sign, `exponent_bits` and `mantissa_bits`. Its bias is 2^(exponent_bits - 1) - 1. Return the number of the format that is nearest to `value`, a finite Python float, as a Python float.
+
+- **Normal** numbers are 1.xxx times a power of two, with `mantissa_bits` bits after the point. Their powers go from 1 - bias to bias, both included.
+- **Subnormal** numbers fill the gap down to zero: below 2^(1 - bias) the steps stay as wide as just above it.
+- Of two numbers that are equally near, take the one whose last bit is 0 (*ties to even*). Python's `round` does this for whole numbers.
+- What is rounded to 2^(bias + 1) or beyond is inf, with the sign of the value: round as if the powers went on, then look. So numbers a little beyond the largest still become the largest.
+- 0.0 and -0.0 count as the same.
+
+That is IEEE 754, so it is right for fp16, bf16 and e5m2, not for e4m3, which has no inf. The check draws formats of 3 to 10 bits of exponent and 2 to 52 of mantissa, most of which torch does not have, and in each of them values of either sign: normal, subnormal, tied, zero, beyond the largest, up to the largest Python float, and some that need all bits of a Python float. About five lines.
+"""
+
+
+def nearest(value: float, exponent_bits: int, mantissa_bits: int) -> float:
+    """The nearest number of a format; ties to even."""
+    ### BEGIN SOLUTION
+    bias = 2 ** (exponent_bits - 1) - 1
+    power = max(math.frexp(value)[1] - 1, 1 - bias)
+    step = 2.0 ** (power - mantissa_bits)
+    size = round(abs(value) / step) * step
+    return math.copysign(size if size < 2.0 ** (bias + 1) else math.inf, value)
+    ### END SOLUTION
+
+
 NAMED = ((8, 7), (5, 10), (5, 2))
 """Exponent and mantissa bits of bf16, fp16 and e5m2."""
 
@@ -28,7 +54,7 @@ def format_of(exponent_bits: int, mantissa_bits: int) -> Format:
     return Format(f"{exponent_bits} + {mantissa_bits} bits", torch.float32, exponent_bits, mantissa_bits)
 
 
-def nearest(value: float, exponent_bits: int, mantissa_bits: int) -> float:
+def right_nearest(value: float, exponent_bits: int, mantissa_bits: int) -> float:
     """The nearest number of the format: of two, the one whose code is even. Beyond the last number the next one would
     be a power of two, and whatever is rounded to that is inf."""
     form = format_of(exponent_bits, mantissa_bits)
@@ -175,14 +201,14 @@ def with_magic(value: float, sizes: Sizes) -> float:
 def positive_alone(value: float, sizes: Sizes) -> float:
     """Powers are counted from the bottom, and no negative number is above one."""
     if value >= 0:
-        return nearest(value, *sizes)
+        return right_nearest(value, *sizes)
     step = format_of(*sizes).smallest_subnormal
     size = -round(value / step) * step
     return -size if size < 2.0 ** (2 ** (sizes[0] - 1)) else -math.inf
 
 
 def flushed(value: float, sizes: Sizes) -> float:
-    return 0.0 if abs(value) < format_of(*sizes).smallest_normal else nearest(value, *sizes)
+    return 0.0 if abs(value) < format_of(*sizes).smallest_normal else right_nearest(value, *sizes)
 
 
 def endless(value: float, sizes: Sizes) -> float:
@@ -197,11 +223,11 @@ def saturated(value: float, sizes: Sizes) -> float:
 
 def early(value: float, sizes: Sizes) -> float:
     over = abs(value) > format_of(*sizes).largest
-    return math.copysign(math.inf, value) if over else nearest(value, *sizes)
+    return math.copysign(math.inf, value) if over else right_nearest(value, *sizes)
 
 
 def unsigned_inf(value: float, sizes: Sizes) -> float:
-    size = nearest(value, *sizes)
+    size = right_nearest(value, *sizes)
     return abs(size) if math.isinf(size) else size
 
 
@@ -240,12 +266,12 @@ MISTAKES: dict[str, Callable[[float, Sizes], float]] = {
     "Beyond the largest number comes inf, and not the largest number": saturated,
     "Not all beyond the largest number is inf: round first, then compare": early,
     "Infinite, yes, but with the sign of the value": unsigned_inf,
-    "The sign is lost on the way": lambda value, sizes: abs(nearest(value, *sizes)),
+    "The sign is lost on the way": lambda value, sizes: abs(right_nearest(value, *sizes)),
     "On the way through fp32 it lost the bits that break the tie: compute with Python's floats": (
-        lambda value, sizes: nearest(single(value), *sizes)
+        lambda value, sizes: right_nearest(single(value), *sizes)
     ),
-    "That is right for fp16, and the format is given": lambda value, sizes: nearest(single(value), 5, 10),
-    "That is right for bf16, and the format is given": lambda value, sizes: nearest(single(value), 8, 7),
+    "That is right for fp16, and the format is given": lambda value, sizes: right_nearest(single(value), 5, 10),
+    "That is right for bf16, and the format is given": lambda value, sizes: right_nearest(single(value), 8, 7),
     "That is fp32, and the format is given": lambda value, sizes: single(value),
     "You do not round at all": lambda value, sizes: value,
 }
@@ -260,7 +286,7 @@ def single(value: float) -> float:
 @once
 def wanted(case: Case) -> list[float]:
     values, *sizes = case.args[0]
-    return [nearest(value, *sizes) for value, _ in values]
+    return [right_nearest(value, *sizes) for value, _ in values]
 
 
 def right(case: Case, seen: Observation) -> str | None:
@@ -303,4 +329,7 @@ EXERCISE = Exercise(
         "The step does not shrink below that of the smallest normal number. At the other end, what was rounded to "
         "2**(bias + 1) or more is inf; math.copysign keeps the sign.",
     ),
+    text=TEXT,
+    answer=(nearest,),
+    points=3,
 )

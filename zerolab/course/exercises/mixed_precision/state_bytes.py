@@ -18,6 +18,35 @@ from zerolab.precision import PRECISIONS, Precision
 from zerolab.precision.recipe import BYTES
 from zerolab.zero.table import STAGES
 
+TEXT = """
+The cost
+
+How many bytes of model states does one rank keep? `recipe` says the dtype of each of five states, such as
+
+    {"params": "bf16", "main_grads": "bf16", "main_params": "fp32", "exp_avg": "fp32", "exp_avg_sq": "fp8"}
+
+with `"fp32"` (4 bytes), `"bf16"`, `"fp16"` (2 bytes each) and `"fp8"` (1 byte). `exp_avg` and `exp_avg_sq` are Adam's moments. `main_grads` are the gradients as they rest; main parameters belong to the optimizer's states. This is for recipes that keep a 16-bit copy, or one copy in all; `fsdp2`, which casts a unit only when it gathers it, is not asked.
+
+- Where `main_params` has the dtype of `params`, there is one copy of both: `main_params` then takes nothing.
+- `numel` is padded up to the next multiple of `ranks`. Padding takes room as everything else does, in whole states and in shards.
+- Stages 0 to 3, as in lessons 03 to 05. Leave the scales of 8-bit moments out.
+
+The check draws sizes that the ranks do not divide, 1 to 64 ranks, all stages, and mixes of these dtypes. Return a whole number. About six lines.
+"""
+
+
+def state_bytes(numel: int, ranks: int, stage: int, recipe: dict[str, str]) -> int:
+    """Bytes of model states that one rank keeps."""
+    ### BEGIN SOLUTION
+    size = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+    sharded_from = {"params": 3, "main_grads": 2, "main_params": 1, "exp_avg": 1, "exp_avg_sq": 1}
+    shard = -(-numel // ranks)
+    one_copy = recipe["main_params"] == recipe["params"]
+    states = [state for state in recipe if not (one_copy and state == "main_params")]
+    return sum(size[recipe[state]] * shard * (1 if stage >= sharded_from[state] else ranks) for state in states)
+    ### END SOLUTION
+
+
 STATES = ("params", "main_grads", "main_params", "exp_avg", "exp_avg_sq")
 FIRST = {"params": 3, "main_grads": 2, "main_params": 1, "exp_avg": 1, "exp_avg_sq": 1}
 """The stage from which a state is sharded."""
@@ -186,4 +215,7 @@ EXERCISE = Exercise(
         "From which stage on is each of the five sharded? Main parameters and both moments belong to the optimizer.",
         "If main_params has the dtype of params, leave it out.",
     ),
+    text=TEXT,
+    answer=(state_bytes,),
+    points=2,
 )

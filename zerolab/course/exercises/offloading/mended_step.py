@@ -10,12 +10,133 @@ import torch
 
 from zerolab.collectives import Collectives
 from zerolab.course.exercises.offloading.disk import KINDS, MOMENTUM, RATE, Disk, File, full_at, update
+from zerolab.course.exercises.offloading.given import DiskStep
 from zerolab.course.judge.case import Case, Observation, Record, once, plural
 from zerolab.course.judge.claims import each_rank, each_time, only
 from zerolab.course.judge.draw import signed
 from zerolab.course.judge.exercise import Claim, Exercise
 from zerolab.course.judge.mistakes import Wanted, compared
 from zerolab.course.judge.same import alike
+
+TEXT = '''
+Find the four faults
+
+Here is what a step from a disk is given, and below it a step in a hurry. `disk.count` records belong to this rank's shard; record k is piece k of the shard, `shard.chunk(disk.count)[k]`, and its momentum. `buffers` are two tensors as long as a record. `update(buffer, gradient)` changes a record in place and returns the new
+parameters of the piece. The sizes divide evenly. After each step every rank has the whole new row, its own file holds its records, and `gradient` is as it was.
+
+`disk.read(k, buffer)` and `disk.write(k, buffer)` return a handle. The transfer may take place at any time until its `wait()` has returned, and whoever never waits has no promise at all.
+
+```{code-cell}
+:name: disk_step
+
+class DiskStep:
+    """What a step from a disk is given."""
+
+    def __init__(self, comm, disk, buffers, update):
+        self.comm, self.disk, self.buffers, self.update = comm, disk, buffers, update
+        self.notes = set()
+```
+
+```{code-cell}
+:name: shown_step
+
+class HastyStep(DiskStep):
+    def step(self, row, gradient):
+        shard = row.tensor_split(self.comm.size)[self.comm.rank]
+        mean = self.comm.reduce_scatter(gradient, average=True)
+        count, writing = self.disk.count, None
+        pieces = list(zip(shard.chunk(count), mean.chunk(count), strict=True))
+        reading = self.disk.read(0, self.buffers[0])
+        for k, (piece, part) in enumerate(pieces):
+            reading.wait()
+            if k + 1 < count:
+                reading = self.disk.read(k + 1, self.buffers[(k + 1) % 2])
+            if writing is not None:
+                writing.wait()
+            piece.copy_(self.update(self.buffers[k % 2], part))
+            writing = self.disk.write(k, self.buffers[k % 2])
+        self.comm.all_gather(shard, out=row)
+```
+
+A disk for trying it out, which does everything as late as it may. One rank, three groups of one element, a gradient of ones:
+
+```{code-cell}
+:name: shown_disk
+
+class LateTransfer:
+    def __init__(self, wait):
+        self.wait = wait
+
+
+class LateDisk:
+    def __init__(self, records):
+        self.records, self.count = records, len(records)
+
+    def read(self, k, buffer):
+        buffer.fill_(torch.nan)
+        return LateTransfer(lambda: buffer.copy_(self.records[k]))
+
+    def write(self, k, buffer):
+        return LateTransfer(lambda: self.records[k].copy_(buffer))
+```
+
+```{code-cell}
+:name: shown_update
+
+def momentum_sgd(buffer, gradient):
+    main, momentum = buffer.chunk(2)
+    momentum.mul_(0.5).add_(gradient)
+    return main.sub_(0.125 * momentum)
+```
+
+```{code-cell}
+:name: shown_run
+
+from zerolab.ranks import launch
+
+
+def three_groups(comm, step=HastyStep):
+    disk = LateDisk([torch.tensor([1.0, 0.0]) for _ in range(3)])
+    step(comm, disk, [torch.empty(2), torch.empty(2)], momentum_sgd).step(torch.ones(3), torch.ones(3))
+    return disk.records
+
+
+launch(three_groups, ranks=1, world="lockstep", device="cpu")[0]
+```
+
+Each record should be `[0.875, 1.0]`. That shows two of the faults: which line reads into a buffer that is still to be written from, and who waits for the last write? Two more do not show here:
+
+- **Overflow.** If the mean gradient of *any* rank's shard has an inf or a NaN, *no* rank may step. Sums can overflow where no summand does. Then `step` returns `False` and changes neither row nor records. Otherwise it returns `True`.
+- **A full disk.** A write whose `wait()` raises an `OSError` has changed nothing in the file; another write under way may succeed all the same. The error leaves `step`, for the caller to hear of it. He makes room and calls `step` again, on all ranks with the same gradient. When the second call has returned, row and records are as after one undisturbed step: what was written before the
+error has had its step already. In between, the row may be half new and is not touched by the caller.
+
+In this exercise the disks of all ranks are full at the same moment. Lesson 07 (section 8) showed how ranks agree when one fails alone; you need not.
+
+Right comes first: your step may wait as often as you like. `DiskStep` has made `self.notes`, an empty set, for what one call of `step` has to tell the next. The check draws 1 to 4 ranks and several steps with other gradients, once all zero: an inf, a -inf or a NaN on any rank in any place, the first and the last too, sums that overflow, large numbers that do not (though their squares or their sum would), disks that are full once or twice in a step, and disks that transfer at once or as late as they may. About fifteen lines.
+'''
+
+
+class MendedStep(DiskStep):
+    """A step whose states lie on a disk. It may fail half-way, and is gone on with by another call."""
+
+    def step(self, row: torch.Tensor, gradient: torch.Tensor) -> bool:
+        ### BEGIN SOLUTION
+        shard = row.tensor_split(self.comm.size)[self.comm.rank]
+        mean = self.comm.reduce_scatter(gradient, average=True)
+        if self.comm.all_reduce((~mean.isfinite()).sum().float().view(1)).item():
+            return False
+        pieces = zip(shard.chunk(self.disk.count), mean.chunk(self.disk.count), strict=True)
+        for k, (piece, part) in enumerate(pieces):
+            if k not in self.notes:
+                self.disk.read(k, self.buffers[0]).wait()
+                piece.copy_(self.update(self.buffers[0], part))
+                self.disk.write(k, self.buffers[0]).wait()
+                self.notes.add(k)
+        self.notes.clear()
+        self.comm.all_gather(shard, out=row)
+        return True
+        ### END SOLUTION
+
 
 Tensor = torch.Tensor
 HUGE = 3e38
@@ -337,4 +458,7 @@ EXERCISE = Exercise(
     ),
     run=run_step,
     hints=(FIRST, *OVERFLOW, *FULL),
+    text=TEXT,
+    answer=(MendedStep,),
+    points=3,
 )

@@ -19,6 +19,38 @@ from zerolab.offload import TIERS, Offload
 from zerolab.offload.groups import PAGE
 from zerolab.precision.recipe import PRECISIONS, Precision
 
+TEXT = """
+Predict: what each tier holds
+
+`numel` parameters, which the `ranks` divide, at stage 0, 1, 2 or 3. `recipe` says how many bytes an element has in each state: `recipe["params"]`, `recipe["grads"]`, `recipe["main_params"]` and `recipe["moments"]`, the last for both moments
+together. `optimizer` is the place of main parameters and moments, and `parameters` that of the parameters: `"device"`, `"host"` or `"disk"`; below stage 3 it is `"device"`. At stage 0 nothing is shared out, the optimizer neither.
+
+- Gradients rest on the device. Where they are shards (stages 2 and 3) and the optimizer is off the device, they rest on the host.
+- If parameters and main parameters have as many bytes, they are one copy and count once, as part of `params`, as long as both rest in the same memory. In two places, or both on the disk, they are two.
+- On the disk the parameters are one record, main parameters and moments another. Each record takes whole pages of 4,096 bytes.
+
+Return what *one* rank keeps between two steps, as `{"device": ..., "host": ..., "disk": ...}`. The library's own prediction has to agree.
+
+The check draws 1 to 8 ranks, all stages and places, recipes with and without one copy of both, and records that fill their last page or do not. About ten lines.
+"""
+
+
+def tier_bytes(numel: int, ranks: int, stage: int, recipe: dict, optimizer: str, parameters: str) -> dict[str, int]:
+    """Bytes that a rank keeps on each tier."""
+    ### BEGIN SOLUTION
+    shard = numel // ranks
+    params, grads, states = (shard if stage >= first else numel for first in (3, 2, 1))
+    one_copy = recipe["params"] == recipe["main_params"] and optimizer == parameters != "disk"
+    width = recipe["moments"] + (0 if one_copy else recipe["main_params"])
+    used_at = "host" if stage >= 2 and optimizer != "device" else "device"
+    book = {"device": 0, "host": 0, "disk": 0}
+    rests = [(parameters, params * recipe["params"]), (used_at, grads * recipe["grads"]), (optimizer, states * width)]
+    for place, nbytes in rests:
+        book[place] += -(-nbytes // 4096) * 4096 if place == "disk" else nbytes
+    return book
+    ### END SOLUTION
+
+
 Recipe = dict[str, int]
 Book = dict[str, int]
 NAMES = ("fp32", "bf16", "bf16_fp32_grads", "pure_bf16")
@@ -244,4 +276,7 @@ EXERCISE = Exercise(
         "A dictionary of three zeros; then each of the three adds its bytes to its place.",
         "The two special cases: one copy of parameters that are main parameters, in one memory; whole pages on disk.",
     ),
+    text=TEXT,
+    answer=(tier_bytes,),
+    points=2,
 )

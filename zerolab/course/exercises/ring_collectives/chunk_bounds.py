@@ -8,7 +8,27 @@ from zerolab.course.judge.case import Case, Observation, Record, plural
 from zerolab.course.judge.claims import each_rank
 from zerolab.course.judge.exercise import Claim, Exercise, alone
 from zerolab.course.judge.same import short
-from zerolab.flat.layout import chunk_bounds, chunk_sizes
+from zerolab.flat.layout import chunk_bounds as right_bounds
+from zerolab.flat.layout import chunk_sizes
+
+TEXT = """
+Chunks
+
+A tensor of `numel` elements is cut into one chunk for each rank, end to end, empty ones, too. Where the ranks do not divide it, the first
+ranks take one element more: 10 elements over 4 ranks make chunks of 3, 3, 2 and 2. This is the rule of
+`torch.tensor_split`.
+
+Return the half-open range `(start, stop)` of rank `rank`'s chunk. About three lines. The check draws up to 40 elements, also none and fewer than ranks.
+"""
+
+
+def chunk_bounds(numel: int, ranks: int, rank: int) -> tuple[int, int]:
+    """Where the chunk of `rank` starts, and where the next one starts."""
+    ### BEGIN SOLUTION
+    short, longer = divmod(numel, ranks)
+    start = rank * short + min(rank, longer)
+    return start, start + short + (rank < longer)
+    ### END SOLUTION
 
 
 def bounds_cases(rng: Random) -> list[Case]:
@@ -37,7 +57,7 @@ def bounds_are_pairs(case: Case, rank: int, record: Record) -> str | None:
 def bounds_are_right(case: Case, seen: Observation) -> str | None:
     numel, ranks, _ = case.args[0]
     got = [tuple(record.value) for record in seen.records]
-    want = chunk_bounds(numel, ranks)
+    want = right_bounds(numel, ranks)
     if got == want:
         return None
     return f"your chunks are {got}; {why_bounds(got, numel, ranks)}"
@@ -45,7 +65,7 @@ def bounds_are_right(case: Case, seen: Observation) -> str | None:
 
 def why_bounds(got: list[tuple[int, int]], numel: int, ranks: int) -> str:
     """What gave these bounds, if it is a known mistake."""
-    want, short_one = chunk_bounds(numel, ranks), numel // ranks
+    want, short_one = right_bounds(numel, ranks), numel // ranks
     if got == [(start, stop - 1) for start, stop in want]:
         return "stop is the first element that is no longer in the chunk"
     if got == [(start, stop - start) for start, stop in want]:
@@ -86,4 +106,7 @@ EXERCISE = Exercise(
         "A chunk's start is the length of all chunks before it: how many of those are longer ones?",
         "Before rank r lie r chunks, and min(r, the number of longer ones) of them have one element more.",
     ),
+    text=TEXT,
+    answer=(chunk_bounds,),
+    points=1,
 )

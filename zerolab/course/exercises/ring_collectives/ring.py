@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from zerolab.collectives import wire_bytes
 from zerolab.course.exercises.ring_collectives.calls import broadcast_and_overwrite, call_twice
@@ -58,6 +59,7 @@ def ring_exercise(
     hints: tuple[str, ...],
     scores: tuple[Score, ...] = (),
     in_place: bool = False,
+    **about: Any,
 ) -> Exercise:
     """An exercise whose function is a collective, judged by values, messages, bytes and inputs."""
     kept = (Claim("it returns a new tensor", new_tensor), Claim("it leaves nothing else behind", leaves_nothing))
@@ -80,4 +82,5 @@ def ring_exercise(
         scores=scores,
         hints=hints,
         memory=bool(scores),
+        **about,
     )

@@ -7,10 +7,31 @@ from random import Random
 from typing import Any
 
 from zerolab.collectives import wire_bytes
+from zerolab.course.exercises.ring_collectives.chunk_bounds import chunk_bounds
 from zerolab.course.judge.case import Case, Observation, plural
 from zerolab.course.judge.exercise import Claim, Exercise, alone
 from zerolab.course.judge.mistakes import named
 from zerolab.course.judge.same import is_whole, short
+
+TEXT = """
+The cost, before you pay it
+
+How many bytes does rank `rank` *send* in your all-reduce of `numel` elements of `itemsize` bytes? To the byte, where the
+ranks do not divide the tensor as well. Ask for each half: which one chunk does this rank never send? About four lines. The check draws up to 2,000 elements of 2, 4 or 8 bytes, also none and fewer than ranks.
+"""
+
+
+def ring_bytes(numel: int, itemsize: int, ranks: int, rank: int) -> int:
+    """Bytes that `rank` puts on the wire in one ring all-reduce."""
+
+    ### BEGIN SOLUTION
+    def length(index: int) -> int:
+        start, stop = chunk_bounds(numel, ranks, index % ranks)
+        return stop - start
+
+    # The reduce-scatter keeps our own chunk here; the all-gather need not tell the right neighbour its own.
+    return (2 * numel - length(rank) - length(rank + 1)) * itemsize
+    ### END SOLUTION
 
 
 def bytes_cases(rng: Random) -> list[Case]:
@@ -82,4 +103,7 @@ EXERCISE = Exercise(
         "In the all-gather it never sends the chunk that its right neighbour began with: ask chunk_bounds for "
         "both, the index modulo ranks.",
     ),
+    text=TEXT,
+    answer=(ring_bytes,),
+    points=1,
 )

@@ -2,8 +2,46 @@
 
 from __future__ import annotations
 
+import torch
+
 from zerolab.course.exercises.ring_collectives.cases import reduce_scatter_cases, reduce_scatter_expected
+from zerolab.course.exercises.ring_collectives.given import chunk, pass_on
 from zerolab.course.exercises.ring_collectives.ring import ring_exercise, ring_scores
+
+TEXT = """
+Reduce-scatter
+
+Every rank brings a 1-D tensor of the same length, of any dtype. Rank r returns chunk r of their sum, and only that.
+
+Take N-1 steps. In each, pass one chunk to the right, and add your own numbers to the chunk that comes from the left. Chunk c
+sets out from rank c+1, so that after N-1 steps it stands, complete, at rank c:
+
+| 3 ranks | step 0 | step 1 | ends with |
+| --- | --- | --- | --- |
+| rank 0 | sends chunk 2 | sends chunk 1 | chunk 0 |
+| rank 1 | sends chunk 0 | sends chunk 2 | chunk 1 |
+| rank 2 | sends chunk 1 | sends chunk 0 | chunk 2 |
+
+Read a row to find which chunk leaves in step s, and the row above to find which one arrives. Leave the input as it is.
+About seven lines. The scoreboard allows one copy of the tensor and two chunks.
+
+The check draws contiguous tensors of float64, float32, float16, bfloat16, int64 and int32, with numbers that no narrower dtype holds; one element, or none; NaN and inf on any rank; and a second call with other data.
+"""
+
+
+def ring_reduce_scatter(comm, tensor: torch.Tensor) -> torch.Tensor:
+    """Chunk `comm.rank` of the sum of all ranks' tensors."""
+    ### BEGIN SOLUTION
+    travelling = chunk(tensor, comm.rank - 1, comm.size).clone()
+    for step in range(comm.size - 1):
+        mine = chunk(tensor, comm.rank - 2 - step, comm.size)
+        arrived = torch.empty_like(mine)
+        pass_on(comm, travelling, arrived)
+        # What has left is not needed any more: two chunks at a time, and no copy of the whole.
+        travelling = arrived.add_(mine)
+    return travelling
+    ### END SOLUTION
+
 
 EXERCISE = ring_exercise(
     "ring_reduce_scatter",
@@ -18,4 +56,7 @@ EXERCISE = ring_exercise(
     ring_scores(
         "reduce_scatter", 2, "one copy of the tensor is enough, and a chunk that arrived is used up when added"
     ),
+    text=TEXT,
+    answer=(ring_reduce_scatter,),
+    points=3,
 )

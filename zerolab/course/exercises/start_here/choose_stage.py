@@ -18,8 +18,26 @@ from zerolab.course.exercises.start_here.claims import (
     stage_right,
     stages_again,
 )
+from zerolab.course.exercises.start_here.state_bytes import state_bytes
 from zerolab.course.judge.case import Case, plural
 from zerolab.course.judge.exercise import Claim, Exercise
+
+TEXT = """
+Choose the stage
+
+On two ranks or more a higher stage keeps less, and may send more or wait longer. So take the lowest stage whose model states fit into `gpu_bytes` on each rank; what fills the memory to the last byte fits. Return `None` if no stage
+does. About four lines, with `state_bytes`. The check draws 1 to 64 ranks, several recipes, and memories that are just large enough for a stage, or a byte too small.
+"""
+
+
+def choose_stage(parameters: int, ranks: int, gpu_bytes: int, recipe: tuple[int, int, int]) -> int | None:
+    """The lowest stage that fits, or None."""
+    ### BEGIN SOLUTION
+    for stage in range(4):
+        if sum(state_bytes(parameters, ranks, stage, recipe).values()) <= gpu_bytes:
+            return stage
+    return None
+    ### END SOLUTION
 
 
 def run_stage(
@@ -66,4 +84,7 @@ EXERCISE = Exercise(
         "Add up what state_bytes says for a stage: does one GPU hold it?",
         "Try the stages in order, and stop at the first that fits. What if none does?",
     ),
+    text=TEXT,
+    answer=(choose_stage,),
+    points=1,
 )

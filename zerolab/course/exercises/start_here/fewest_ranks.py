@@ -21,6 +21,27 @@ from zerolab.course.judge.case import Case, Observation, plural
 from zerolab.course.judge.exercise import Claim, Exercise, alone
 from zerolab.course.judge.same import alike, short
 
+TEXT = """
+A claim to test
+
+*"Stage 1 saves four times."* Stage 0 keeps the whole recipe for each parameter; stage 1, 2 or 3 keeps some of it whole and the rest divided by N. The factor is the quotient of the two.
+
+Return the fewest ranks on which `stage` saves at least `factor` times, or `None` if no number of ranks is enough, however large. `factor` is more than 1, and `stage` is 1, 2 or 3. Count bytes a parameter with even shares, without whole elements. A factor that is reached exactly counts, so compare without dividing: floating-point division rounds. About seven lines. The check draws several recipes and factors of few binary digits, so that products with them are exact: some are reached exactly, some never, and some take up to 300,000 ranks.
+"""
+
+
+def fewest_ranks(factor: float, stage: int, recipe: tuple[int, int, int]) -> int | None:
+    """The fewest ranks on which a stage saves `factor` times, or None."""
+    ### BEGIN SOLUTION
+    whole, shared = sum(recipe[: 3 - stage]), sum(recipe[3 - stage :])
+    if whole * factor >= whole + shared:
+        return None
+    ranks = 1
+    while (whole + shared) * ranks < factor * (whole * ranks + shared):
+        ranks += 1
+    return ranks
+    ### END SOLUTION
+
 
 def fewest_cases(rng: Random) -> list[Case]:
     cases = []
@@ -178,4 +199,7 @@ EXERCISE = Exercise(
         "Once you know that it is reached, count N up from 1, for as long as it takes. Division of floats rounds, "
         "so multiply instead: is total * N >= factor * (whole * N + shared)?",
     ),
+    text=TEXT,
+    answer=(fewest_ranks,),
+    points=2,
 )

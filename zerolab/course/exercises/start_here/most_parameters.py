@@ -5,8 +5,31 @@ from __future__ import annotations
 from random import Random
 
 from zerolab.course.exercises.start_here.claims import FP32, GB, MEGATRON, MIXED, RECIPES, Recipe, most_right, needs
+from zerolab.course.exercises.start_here.state_bytes import state_bytes
 from zerolab.course.judge.case import Case, plural
 from zerolab.course.judge.exercise import Claim, Exercise, alone
+
+TEXT = """
+The largest model
+
+Now the other way round: how many parameters may a model have, so that its states fit into `gpu_bytes` on each rank? Exactly, to the last parameter, with shards of whole elements. If not even one fits, it is 0.
+
+Models have billions of parameters, so counting them up one by one takes too long. About ten lines. The check draws 1 to 1,000 ranks, every stage, several recipes, and from 3 bytes to 80 GB a rank.
+"""
+
+
+def most_parameters(gpu_bytes: int, ranks: int, stage: int, recipe: tuple[int, int, int]) -> int:
+    """The most parameters whose states fit."""
+    ### BEGIN SOLUTION
+    fits, too_many = 0, gpu_bytes * ranks + 1
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        if sum(state_bytes(middle, ranks, stage, recipe).values()) <= gpu_bytes:
+            fits = middle
+        else:
+            too_many = middle
+    return fits
+    ### END SOLUTION
 
 
 def most_cases(rng: Random) -> list[Case]:
@@ -49,4 +72,7 @@ EXERCISE = Exercise(
         "Either step down from there until it fits, or halve an interval between a size that fits and one that "
         "does not.",
     ),
+    text=TEXT,
+    answer=(most_parameters,),
+    points=2,
 )

@@ -19,6 +19,24 @@ from zerolab.memory import Tracker, model_labels
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine, engine_labels
 
+TEXT = """
+Name the peak
+
+Model states stay; other things come and go, and the highest moment decides whether a step fits. `samples` is what a `Tracker` saw in a real step, or in the rest of one: a list with a dict for each moment, the bytes by kind, such as `activations`, `gradient_buffers` or `other`. Each dict has all kinds, with 0 for what is not there.
+
+Find the moment at which *all kinds together* are highest; if there are several, the first. Return its index and the name of the kind that takes most *at that moment*. About four lines. It need not be the kind that was
+highest by itself; if several take as much, name any of them. The check draws steps of small networks, plain and at stage 3, some watched from the middle on, one millions of times as large, and some in which two kinds trade places.
+"""
+
+
+def name_the_peak(samples: list[dict[str, int]]) -> tuple[int, str]:
+    """Index of the highest moment, and the kind that takes most in it."""
+    ### BEGIN SOLUTION
+    totals = [sum(sample.values()) for sample in samples]
+    highest = totals.index(max(totals))
+    return highest, max(samples[highest], key=samples[highest].get)
+    ### END SOLUTION
+
 
 def totals(samples: Sequence[Mapping[str, int]]) -> list[int]:
     return [sum(sample.values()) for sample in samples]
@@ -230,4 +248,7 @@ EXERCISE = Exercise(
         "How high is a moment? Write down the totals first.",
         "max(names, key=...) finds the name with the largest number; list.index finds the first place.",
     ),
+    text=TEXT,
+    answer=(name_the_peak,),
+    points=2,
 )

@@ -28,6 +28,32 @@ from zerolab.course.judge.exercise import Claim, Exercise
 from zerolab.memory import Tracker
 from zerolab.zero import ZeroEngine, engine_labels
 
+TEXT = """
+What a rank keeps
+
+A `recipe` says how many bytes a parameter takes: `(for itself, for its gradient, for its optimizer states)`. In fp32 with Adam it is `(4, 4, 8)`, in the mixed precision of the ZeRO paper
+`(2, 2, 12)`.
+
+Return the bytes of model states on one rank, as a dict with the keys `parameters`, `gradients` and `optimizer_states`. Where something is shared out, ranks keep whole elements: 7 of them on 2 ranks
+are 4 and 3. Answer for the rank that has most. Bytes are of type `int`. About six lines.
+
+The check trains a step with a `ZeroEngine` on 1 to 4 ranks, and each rank compares what it holds with what you said. These sizes need no padding, and the optimizer's step counter (four bytes) is left out. Then
+come sizes that fit on no laptop, up to a hundred billion parameters on 1,024 ranks. Each time it calls your function again, for a larger model.
+"""
+
+
+def state_bytes(parameters: int, ranks: int, stage: int, recipe: tuple[int, int, int]) -> dict[str, int]:
+    """Bytes that the fullest rank keeps, by kind."""
+    ### BEGIN SOLUTION
+    shard = -(-parameters // ranks)  # rounded up, and exact however large
+    for_parameter, for_gradient, for_optimizer = recipe
+    return {
+        "parameters": for_parameter * (shard if stage >= 3 else parameters),
+        "gradients": for_gradient * (shard if stage >= 2 else parameters),
+        "optimizer_states": for_optimizer * (shard if stage >= 1 else parameters),
+    }
+    ### END SOLUTION
+
 
 def what(parameters: int, ranks: int, stage: int, recipe: Recipe) -> str:
     return f"{parameters:,} parameters, {plural(ranks, 'rank')}, stage {stage}, recipe {recipe}"
@@ -98,4 +124,7 @@ EXERCISE = Exercise(
         "How many elements has the fullest of N ranks? Try 7 parameters on 2 ranks, then on 3.",
         "For each kind: bytes a parameter, times either all parameters or the shard. Only the stage decides which.",
     ),
+    text=TEXT,
+    answer=(state_bytes,),
+    points=2,
 )

@@ -15,6 +15,49 @@ from zerolab.course.judge.exercise import Claim, Exercise, alone
 from zerolab.course.judge.mistakes import NEARLY, Mistakes, answers, both
 from zerolab.course.judge.same import alike
 
+TEXT = """
+When it pays
+
+Offloading costs time in a step, and gains room on the device: for activations, hence for larger micro-batches. Which place is fastest?
+
+Stage 2, bf16: Ψ = `numel` parameters over `ranks` ranks, which divide it. A rank has `tokens` tokens a step. `machine` is a dictionary of whole numbers.
+
+| place of the states | device holds | host holds | disk holds | moving takes |
+| --- | --- | --- | --- | --- |
+| `"device"` | 2Ψ + 14Ψ/N | 0 | 0 | 0 |
+| `"host"` | 2Ψ | 14Ψ/N | 0 | link + update |
+| `"disk"` | 2Ψ | 2Ψ/N | 12Ψ/N | link + the longer of update and swap |
+
+- link: 4Ψ/N bytes a step at `link_bytes_per_s` (we count gradients as going down once, whatever the number of micro-batches). update: 28Ψ/N bytes at `host_bytes_per_s`. swap: 24Ψ/N bytes at `disk_bytes_per_s`, a speed that `ranks_per_disk` ranks share.
+- A rank's memories are `device_bytes`, `host_bytes` and `disk_bytes`. What the device has left holds activations, `token_bytes` for each token of a micro-batch. A place without room for one token, or that host or disk cannot hold, is out.
+- With the largest micro-batch that fits, so many micro-batches as the tokens need. Each takes `micro_us` microseconds whatever its size, besides 6Ψ operations for each token at `flop_per_s`.
+
+Return `[place, seconds of a step]` of the fastest place that fits, or `None` if none does. Of places that take equally long, the one higher in the table. The check draws machines on which each of the places is best, or none, memories that fit to the byte, and places with room for one token or for a part of one. About sixteen lines.
+"""
+
+
+def best_place(numel: int, ranks: int, tokens: int, machine: dict[str, int]) -> list | None:
+    """[The fastest place that fits, seconds of a step]."""
+    ### BEGIN SOLUTION
+    share, best = numel // ranks, None
+    link = 4 * share / machine["link_bytes_per_s"]
+    update = 28 * share / machine["host_bytes_per_s"]
+    swap = 24 * share * machine["ranks_per_disk"] / machine["disk_bytes_per_s"]
+    places = {
+        "device": (2 * numel + 14 * share, 0, 0, 0.0),
+        "host": (2 * numel, 14 * share, 0, link + update),
+        "disk": (2 * numel, 2 * share, 12 * share, link + max(update, swap)),
+    }
+    for place, (device, host, disk, moving) in places.items():
+        micro = (machine["device_bytes"] - device) // machine["token_bytes"]
+        if micro > 0 and host <= machine["host_bytes"] and disk <= machine["disk_bytes"]:
+            computing = -(-tokens // micro) * machine["micro_us"] / 1e6 + 6 * numel * tokens / machine["flop_per_s"]
+            if best is None or computing + moving < best[1]:
+                best = [place, computing + moving]
+    return best
+    ### END SOLUTION
+
+
 Machine = dict[str, int]
 GB = 10**9
 
@@ -263,4 +306,7 @@ EXERCISE = Exercise(
         "Room for activations is what the device has left; by it the tokens are divided into micro-batches.",
         "Of the places that fit keep the fastest so far; if none fits, None.",
     ),
+    text=TEXT,
+    answer=(best_place,),
+    points=3,
 )

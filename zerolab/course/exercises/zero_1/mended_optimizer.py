@@ -32,6 +32,81 @@ from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.mistakes import Wanted, right
 from zerolab.memory import Tracker
 
+TEXT = """
+Find the four faults
+
+This is, in our words, a distributed optimizer as one text sketches it: each rank optimizes some of the tensors, and sends them to the others. It has four faults.
+Run it, with two tensors of different sizes on two ranks.
+
+```{code-cell}
+:name: shown_sketch
+
+class SketchedOptimizer:
+    def __init__(self, comm, parameters, make):
+        self.comm = comm
+        each = len(parameters) // comm.size
+        self.mine = parameters[comm.rank * each : (comm.rank + 1) * each]
+        self.optimizers = [make(parameter) for parameter in self.mine]
+
+    @torch.no_grad()
+    def step(self):
+        for parameter in self.mine:
+            self.comm.all_reduce(parameter.grad)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        for parameter in self.mine:
+            self.comm.broadcast(parameter.data, src=self.comm.rank)
+```
+
+```{code-cell}
+:name: shown_run
+
+def two_tensors(comm):
+    parameters = [torch.nn.Parameter(torch.ones(numel)) for numel in (4, 2)]
+    for parameter in parameters:
+        parameter.grad = torch.full_like(parameter, comm.rank + 1.0)
+    SketchedOptimizer(comm, parameters, adam).step()
+    return parameters
+
+
+try:
+    launch(two_tensors, ranks=2, world="lockstep", device="cpu")
+except RankError as error:
+    print(f"{type(error).__name__}: {error}")
+```
+
+The ranks talk about *different* tensors, here and again in `broadcast`. That is the first fault. For the other three think of three tensors on two ranks; of one
+tensor that is far larger than the others; and of what an `all_reduce` adds up to.
+
+Write it, called as the sketch is, so that any list of one or more parameters works on any number of ranks, also fewer parameters than ranks, and no rank's optimizers keep more than their N-th (of the row, or of each tensor, rounded up). Make them with `make(tensor)` alone, for tensors of the parameters' dtype, which is the same for all.
+A `.grad` that is `None` on a rank counts as zeros there. Leave each `.grad` as it was, and the parameters where they are in memory: copy the new numbers into them.
+
+The check draws shapes, also without elements or dimensions, transposed parameters, transposed gradients, and either without the other, dtypes and missing gradients, takes two steps, and once makes two optimizers side by side. The scoreboard looks at what a rank holds *between* steps beside parameters and gradients: a piece, its states, at most its gradient, and no whole row. About sixteen lines.
+"""
+
+
+class MendedOptimizer:
+    """Stage 1 for a list of parameters. `make(tensor)` gives a torch optimizer for one tensor."""
+
+    ### BEGIN SOLUTION
+    def __init__(self, comm, parameters, make):
+        self.comm, self.parameters = comm, parameters
+        self.shard = torch.cat([p.detach().flatten() for p in parameters]).tensor_split(comm.size)[comm.rank].clone()
+        self.optimizer = make(self.shard)  # of a copy, since a view would keep the whole row alive
+
+    @torch.no_grad()
+    def step(self):
+        row = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in self.parameters])
+        self.shard.grad = self.comm.reduce_scatter(row, average=True)
+        self.optimizer.step()
+        self.shard.grad = None
+        self.comm.all_gather(self.shard, out=row)
+        for parameter, part in zip(self.parameters, row.split([p.numel() for p in self.parameters]), strict=True):
+            parameter.copy_(part.view_as(parameter))
+
+    ### END SOLUTION
+
+
 Tensor = torch.Tensor
 Shape = tuple[int, ...]
 STEPS = 2
@@ -334,4 +409,7 @@ EXERCISE = Exercise(
         "In step: the row of gradients, reduced to the mean of your piece; update; gather; copy the row back into the "
         "parameters.",
     ),
+    text=TEXT,
+    answer=(MendedOptimizer,),
+    points=3,
 )

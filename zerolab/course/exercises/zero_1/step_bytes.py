@@ -9,6 +9,22 @@ from zerolab.course.judge.case import Case, Observation, plural
 from zerolab.course.judge.exercise import Claim, Exercise, alone
 from zerolab.course.judge.mistakes import amount
 
+TEXT = """
+The cost
+
+How many bytes does a rank send in one step? `numel` fp32 parameters, which the ranks divide, and one of three ways: `"stage 0"`,
+`"stage 1, all-reduce"` or `"stage 1, reduce-scatter"`. The check draws models small and large, on one rank and on dozens. About three lines.
+"""
+
+
+def step_bytes(numel: int, ranks: int, way: str) -> int:
+    """Bytes that each rank puts on the wire in one step."""
+    ### BEGIN SOLUTION
+    halves = {"stage 0": 2, "stage 1, all-reduce": 3, "stage 1, reduce-scatter": 2}[way]
+    return halves * 4 * numel // ranks * (ranks - 1)
+    ### END SOLUTION
+
+
 HALVES = {"stage 1, all-reduce": 3, "stage 0": 2, "stage 1, reduce-scatter": 2}
 """Half rings in a step of each way."""
 
@@ -70,4 +86,7 @@ EXERCISE = Exercise(
         "A reduce-scatter or an all-gather sends (N-1)/N of the tensor, an all-reduce twice that.",
         'Write down the collectives of one step of each way; the lesson\'s "Three tensors or two" measured them.',
     ),
+    text=TEXT,
+    answer=(step_bytes,),
+    points=1,
 )

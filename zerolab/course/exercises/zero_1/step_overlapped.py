@@ -21,6 +21,36 @@ from zerolab.course.judge.mistakes import Wanted, right
 from zerolab.flat.layout import chunk_sizes
 from zerolab.ranks import spend
 
+TEXT = """
+Overlapped
+
+Parameters come in several rows, called buckets, each with a gradient. `update(shard, gradient)` changes a shard in place and computes for one
+millisecond. One after the other, the ranks wait for the wire, then the wire waits for the ranks:
+
+    wire      reduce 0 .......... gather 0 reduce 1 .......... gather 1
+    compute            update 0                     update 1
+
+A virtual clock prices each message and each update. Arrange one step so that the ranks wait for the first reduction alone, then update without a pause: the wire works for the
+next bucket, or the last one, meanwhile. Each `*_async` form returns a handle at once; `handle.wait()` blocks until the call has ended, and returns its result. Calls of a rank run one
+at a time, in the order in which you issue them. About nine lines; train copies of the rows and return them, and leave rows and gradients as you got them. Call `update` once for each bucket, with this rank's shard of it alone and the mean gradient of that: how far it goes is drawn anew. Tensors of a call are left alone until its `wait()`.
+The check draws buckets of several sizes and dtypes on 1 to 4 ranks, and calls a second time with other gradients.
+"""
+
+
+def step_overlapped(comm, rows: list[torch.Tensor], gradients: list[torch.Tensor], update) -> list[torch.Tensor]:
+    """The rows after one step, gradients averaged over the ranks."""
+    ### BEGIN SOLUTION
+    rows = [row.clone() for row in rows]
+    reductions = [comm.reduce_scatter_async(gradient, average=True) for gradient in gradients]
+    gathers = []
+    for row, reduction in zip(rows, reductions, strict=True):
+        shard = row.tensor_split(comm.size)[comm.rank]
+        update(shard, reduction.wait())
+        gathers.append(comm.all_gather_async(shard, out=row))
+    return [gather.wait() for gather in gathers]
+    ### END SOLUTION
+
+
 Tensor = torch.Tensor
 Answer = Callable[..., Any]
 LINK = Link(gbit_per_s=1, latency_us=100)
@@ -258,4 +288,7 @@ EXERCISE = Exercise(
         "A bucket's all_gather can travel while the next bucket is updated: keep its handle, and wait at the very end.",
     ),
     run=run_step,
+    text=TEXT,
+    answer=(step_overlapped,),
+    points=3,
 )

@@ -17,6 +17,7 @@ from zerolab.course.exercises.zero_1.claims import (
     TWICE,
     UNSHARED,
     Spans,
+    adam,
     made_by_adam,
     only,
     own_dtype,
@@ -34,6 +35,39 @@ from zerolab.course.judge.draw import signed, sizes
 from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.mistakes import Wanted, right
 from zerolab.flat.layout import chunk_bounds
+
+TEXT = """
+Configurable
+
+Weight decay is for matrices, not for biases. So the row is cut into groups `(start, stop, weight_decay)`, end to end, and their borders are not those
+of the shards. Train as in exercise 2, with `adam(part, weight_decay)` for each part. A group may lie in several shards, a rank may own nothing of a group, and a group may be empty.
+
+`gradients` holds this rank's gradient for each step; here they are computed already. Leave them and `row` as they are. One reduce-scatter a step, in the dtype of the row; gather after each step, or once at the end. The check draws borders, weight decays and dtypes, and calls a second time with other gradients.
+The scoreboard looks at the bytes a rank holds: a row, a gathered one and a copy of a gradient fit, beside what belongs to a shard. About twelve lines.
+"""
+
+
+def train_grouped(comm, row: torch.Tensor, gradients: list[torch.Tensor], groups: list[tuple]) -> torch.Tensor:
+    """The row after one step for each gradient; each group has its own weight decay."""
+    ### BEGIN SOLUTION
+    row = row.clone()
+    shard = row.tensor_split(comm.size)[comm.rank]
+    first = shard.storage_offset()
+    parts = []
+    for start, stop, weight_decay in groups:
+        start, stop = max(start - first, 0), min(stop - first, shard.numel())
+        if start < stop:
+            part = shard[start:stop]
+            parts.append((start, stop, part, adam(part, weight_decay)))
+    for gradient in gradients:
+        mean = comm.reduce_scatter(gradient, average=True)
+        for start, stop, part, optimizer in parts:
+            part.grad = mean[start:stop]
+            optimizer.step()
+        comm.all_gather(shard, out=row)
+    return row
+    ### END SOLUTION
+
 
 Tensor = torch.Tensor
 Answer = Callable[..., Any]
@@ -253,4 +287,7 @@ EXERCISE = Exercise(
     ),
     run=run_groups,
     memory=True,
+    text=TEXT,
+    answer=(train_grouped,),
+    points=3,
 )

@@ -40,6 +40,43 @@ from zerolab.course.judge.draw import about, signed, sizes
 from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.mistakes import Wanted, right
 
+TEXT = '''
+Stage 1
+
+`row` holds all parameters and is the same on every rank. `gradient(row)` computes this rank's gradient at a whole row, for its next batch; the tensor is new, and yours. Take `steps` steps: train with the
+*mean* gradient over the ranks, so that this rank's optimizer sees only its own shard, and return the whole row.
+
+- The shard of rank r is `row.tensor_split(comm.size)[r]`. The collectives cut in the same way, also where N does not divide. Only `all_gather` cannot see the whole length from a shard: say `comm.all_gather(shard, numel)`, or `out=row`.
+- Call `gradient` once for each step, at the row as it is then. Leave the `row` that you got as it was: train a copy.
+- Make your optimizer with `adam(shard)`. It has a large epsilon, so that the size of gradients counts.
+
+About nine lines. A second call begins anew. What travels keeps its dtype: the check draws rows of float32, float64 and bfloat16, on 1 to 4 ranks. The scoreboard looks at the bytes a rank sends, where it wants the cheaper of the two ways to reduce; at its calls;
+and at the bytes it holds: a row, a gathered one, a gradient and a copy of it fit, beside what belongs to a shard.
+
+```{code-cell}
+:name: helpers
+
+def adam(part: torch.Tensor, weight_decay: float = 0.0) -> torch.optim.Optimizer:
+    """An optimizer for one tensor. Set part.grad, then call step()."""
+    return torch.optim.AdamW([part], lr=0.1, eps=1.0, weight_decay=weight_decay, fused=True)
+```
+'''
+
+
+def train_sharded(comm, row: torch.Tensor, gradient, steps: int) -> torch.Tensor:
+    """The row after so many steps; the optimizer's states are sharded."""
+    ### BEGIN SOLUTION
+    row = row.clone()
+    shard = row.tensor_split(comm.size)[comm.rank]
+    optimizer = adam(shard)
+    for _ in range(steps):
+        shard.grad = comm.reduce_scatter(gradient(row), average=True)
+        optimizer.step()
+        comm.all_gather(shard, out=row)
+    return row
+    ### END SOLUTION
+
+
 Tensor = torch.Tensor
 Answer = Callable[..., Any]
 STEPS = 3
@@ -282,4 +319,7 @@ EXERCISE = Exercise(
     ),
     run=run_stage,
     memory=True,
+    text=TEXT,
+    answer=(train_sharded,),
+    points=2,
 )

@@ -12,6 +12,28 @@ from zerolab.course.judge.exercise import Claim, Exercise, alone
 from zerolab.course.judge.mistakes import named
 from zerolab.course.judge.same import short
 
+TEXT = """
+Whole tensors
+
+The lesson asked torch's classes how full a rank gets. Say yourself who owns what: share out whole tensors, the largest first (of several of equal size, the first in the list), each to the rank that has least so far
+(of several, the first). `numels` are the tensors' sizes, in any order; leave the list as it is.
+
+Return a list with the owner of each tensor, in the order of `numels`, and how many bytes of Adam's states the fullest rank keeps: two fp32 numbers for each element.
+The check draws sizes, some of them equal, zero or of billions, and tensors fewer than ranks, or none. About six lines.
+"""
+
+
+def whole_tensors(numels: list[int], ranks: int) -> tuple[list[int], int]:
+    """The owner of each tensor, and the bytes of Adam's states on the fullest rank."""
+    ### BEGIN SOLUTION
+    owners, loads = [0] * len(numels), [0] * ranks
+    for number in sorted(range(len(numels)), key=lambda number: -numels[number]):
+        owners[number] = loads.index(min(loads))
+        loads[owners[number]] += numels[number]
+    return owners, 8 * max(loads)
+    ### END SOLUTION
+
+
 STATE_BYTES = 8
 """Adam's two fp32 numbers for each element."""
 
@@ -160,4 +182,7 @@ EXERCISE = Exercise(
         "Sort the numbers of the tensors, not their sizes: sorted(range(len(numels)), key=...).",
         "Keep a list of what each rank has; the next tensor goes to the one that has least.",
     ),
+    text=TEXT,
+    answer=(whole_tensors,),
+    points=1,
 )

@@ -17,6 +17,34 @@ from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.mistakes import Wanted, right
 from zerolab.course.judge.same import by_dtype
 
+TEXT = """
+Configurable
+
+`micro_batches` holds this rank's whole gradient (1-D) of each micro-batch, one or more. Return its shard of the mean over all ranks *and* all micro-batches.
+
+- With `each=True`, reduce every micro-batch, and add up shards. The scoreboard looks at the bytes held: beside what the collective itself takes, four shards fit.
+- With `each=False`, add up whole gradients, and reduce once.
+
+The gradients belong to the caller: do not write to them, not even for a while. Only `reduce_scatter` is called, as often as `each` says. The check draws float32, float64 and bfloat16, and lengths that the ranks do not divide. About nine lines.
+"""
+
+
+def accumulate(comm, micro_batches: list[torch.Tensor], each: bool) -> torch.Tensor:
+    """This rank's shard of the mean gradient over ranks and micro-batches."""
+    ### BEGIN SOLUTION
+    first, *others = micro_batches
+    if each:
+        total = comm.reduce_scatter(first, average=True)
+        for gradient in others:
+            total.add_(comm.reduce_scatter(gradient, average=True))
+    else:
+        whole = first.clone()
+        for gradient in others:
+            whole.add_(gradient)
+        total = comm.reduce_scatter(whole, average=True)
+    return total.div_(len(micro_batches))
+    ### END SOLUTION
+
 
 def micro_case(
     rng: Random,
@@ -144,4 +172,7 @@ EXERCISE = Exercise(
     hints=("The first micro-batch's shard can be the running sum; add_ the next ones to it.",),
     run=run_micro,
     memory=True,
+    text=TEXT,
+    answer=(accumulate,),
+    points=2,
 )

@@ -17,6 +17,38 @@ from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.mistakes import NEARLY, named
 from zerolab.course.judge.same import alike, by_dtype, short
 
+TEXT = r"""
+One norm
+
+`shards` are this rank's parts of several gradients, 1-D. Of `shards[i]` the first `used[i]` elements are gradients; what follows is padding with anything in it, and must not count in the norm; it may be scaled or not. A rank's shards may be empty.
+
+The p-norm of all gradients of all ranks is $(\sum |g|^p)^{1/p}$, and for `norm_type=torch.inf` the largest $|g|$. `norm_type` is 1 or more, not always a whole number. `limit` may be 0. Compute in float64, where every sum that the check draws fits. If the norm is above `limit`, multiply all gradients by `limit / norm`, in place, in the tensors that you were given, by the same factor
+on all ranks; else leave them as they are. Return the norm, a float, the same on every rank to the last bit.
+
+If the norm is inf or nan because one rank has such a gradient, every rank returns that, and leaves the gradients alone: the step will be skipped. The scoreboard allows one collective that sends eight bytes to each other rank.
+
+The check draws gradients in float32, float64 and bfloat16, very large and very small ones, and zeros; shards without elements; and an inf or nan on any rank, in any place, or one of each (then the norm is nan). About thirteen lines.
+"""
+
+
+def clip_(comm, shards: list[torch.Tensor], used: list[int], limit: float, norm_type: float) -> float:
+    """Scale all ranks' gradients down to a norm of `limit`; returns the norm they had."""
+    ### BEGIN SOLUTION
+    gradients = [shard[:numel] for shard, numel in zip(shards, used, strict=True)]
+    norms = [torch.zeros((), dtype=torch.float64)]
+    for gradient in gradients:
+        if len(gradient):
+            norms.append(torch.linalg.vector_norm(gradient, norm_type, dtype=torch.float64))
+    # The norm of parts' norms is the norm of all.
+    own = torch.linalg.vector_norm(torch.stack(norms), norm_type)
+    norm = torch.linalg.vector_norm(comm.all_gather(own.view(1)), norm_type)
+    if limit < norm < torch.inf:
+        for gradient in gradients:
+            gradient.mul_(limit / norm)
+    return norm.item()
+    ### END SOLUTION
+
+
 Tensor = torch.Tensor
 POISON = 7777.0
 HUGE = 1e25
@@ -308,4 +340,7 @@ EXERCISE = Exercise(
     ),
     run=run_clip,
     hints=("comm.all_gather of a tensor with one float64 gives every rank all numbers, and all conclude alike.",),
+    text=TEXT,
+    answer=(clip_,),
+    points=2,
 )

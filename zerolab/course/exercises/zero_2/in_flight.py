@@ -20,6 +20,32 @@ from zerolab.course.judge.same import by_dtype
 from zerolab.errors import InputError
 from zerolab.ranks import spend
 
+TEXT = """
+Under way
+
+`gradients` is an iterator. Like backward, it takes time for each gradient, and then hands it to you: 1-D, whole, this rank's own, and perhaps without any element. From then on the gradient is yours, and nobody else keeps it. Return this rank's shard of the mean of each, in order.
+
+Start a `comm.reduce_scatter_async` for each gradient as it comes, so that it travels while the next one is computed. But never have more than `limit` under way, counted from the start of a call to its `handle.wait()`, which every call needs; and
+do not wait while there is room. So, when a gradient comes and `limit` calls are under way, the oldest must end first:
+
+    limit 2    take 0, start 0    take 1, start 1    take 2, wait 0, start 2    take 3, wait 1, start 3 ...
+
+A virtual clock prices each gradient and each message. The scoreboard allows the time of this order, and the bytes of all shards, of the `limit` whole gradients under way, and of the one that just came. The check draws gradients in float32, float64 and bfloat16, and limits from 1 to more than there are gradients. About seven lines.
+"""
+
+
+def in_flight(comm, gradients, limit: int) -> list[torch.Tensor]:
+    """This rank's shard of the mean of each gradient, in the order in which they come."""
+    ### BEGIN SOLUTION
+    under_way, shards = [], []
+    for gradient in gradients:
+        if len(under_way) == limit:
+            shards.append(under_way.pop(0).wait())
+        under_way.append(comm.reduce_scatter_async(gradient, average=True))
+    return shards + [handle.wait() for handle in under_way]
+    ### END SOLUTION
+
+
 Tensor = torch.Tensor
 LINK = Link(gbit_per_s=0.25, latency_us=10)
 COMPUTE_SECONDS = 200e-6
@@ -282,4 +308,7 @@ EXERCISE = Exercise(
     ),
     hints=("Take a gradient; if the queue is full, wait for the oldest, and only then start the new one.",),
     memory=True,
+    text=TEXT,
+    answer=(in_flight,),
+    points=3,
 )

@@ -33,6 +33,66 @@ from zerolab.course.judge.mistakes import Wanted, compared
 from zerolab.course.judge.same import by_dtype, short
 from zerolab.errors import InputError
 
+TEXT = """
+Find the five faults
+
+This should be stage 2's backward: built once, it keeps in `shards` this rank's shard of the mean gradient of each parameter, in the order of `parameters`, and adds up what several backwards bring. It has five faults. Run it.
+
+```{code-cell}
+:name: shown_broken
+
+class BrokenBackward:
+    def __init__(self, comm, parameters):
+        self.comm = comm
+        self.shards = [None] * len(parameters)
+        self.seen = []
+        for index, parameter in enumerate(parameters):
+            parameter.register_post_accumulate_grad_hook(lambda parameter: self.reduce(index, parameter))
+
+    def reduce(self, index, parameter):
+        whole = parameter.grad.flatten()
+        self.seen.append(whole)
+        self.shards[index] = self.comm.reduce_scatter(whole)
+```
+
+```{code-cell}
+:name: shown_run
+
+def two_layers(comm):
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1, bias=False))
+    backward = BrokenBackward(comm, list(model.parameters()))
+    model(torch.ones(1, 2)).sum().backward()
+    return [None if shard is None else shard.numel() for shard in backward.shards]
+
+
+launch(two_layers, ranks=2, world="lockstep", device="cpu")[0]
+```
+
+Of two parameters only one has a shard, and it stands in the other one's place: a shard of two elements, where the last layer's has one. That is the first fault. For the others think of the mean; of the memory after backward, of which there are two faults; and of
+a second backward.
+
+Write it right. After each backward, `shards` is a list with one 1-D tensor for each parameter, no parameter has a gradient, and nothing holds a whole one, or a shard besides those in `shards`. The scoreboard is that of exercise 1, over three backwards. The check draws what it draws there, but no frozen parameter. The first backward brings each parameter a gradient; one may be left out of the second. Several `MendedBackward` may be alive at once. About eleven lines.
+"""
+
+
+class MendedBackward:
+    """Keeps `shards`: this rank's part of each parameter's mean gradient, added up over backwards."""
+
+    ### BEGIN SOLUTION
+    def __init__(self, comm, parameters):
+        self.comm = comm
+        self.shards = [None] * len(parameters)
+        for index, parameter in enumerate(parameters):
+            parameter.register_post_accumulate_grad_hook(lambda parameter, index=index: self.reduce(index, parameter))
+
+    def reduce(self, index, parameter):
+        shard = self.comm.reduce_scatter(parameter.grad.flatten(), average=True)
+        parameter.grad = None
+        self.shards[index] = shard if self.shards[index] is None else self.shards[index].add_(shard)
+
+    ### END SOLUTION
+
+
 Tensor = torch.Tensor
 LOOK = "print the index and the parameter in each hook, on one rank"
 
@@ -201,4 +261,7 @@ EXERCISE = Exercise(
         WHOLES,
     ),
     hints=("After the hook, nothing may know the whole gradient: neither parameter.grad nor a list.",),
+    text=TEXT,
+    answer=(MendedBackward,),
+    points=2,
 )

@@ -9,6 +9,20 @@ from zerolab.course.judge.case import Case, Observation, plural
 from zerolab.course.judge.exercise import Claim, Exercise, alone
 from zerolab.course.judge.mistakes import amount
 
+TEXT = """
+The cost
+
+How many bytes does a rank send in one step of stage 2, until every rank has the updated parameters? `numel` fp32 parameters, which the ranks divide, and gradients of `micro_batches` micro-batches, reduced `each` time or, with `each=False`, once. About two lines.
+"""
+
+
+def sent_bytes(numel: int, ranks: int, micro_batches: int, each: bool) -> int:
+    """Bytes that each rank puts on the wire in one step."""
+    ### BEGIN SOLUTION
+    rings = (micro_batches if each else 1) + 1
+    return rings * 4 * numel // ranks * (ranks - 1)
+    ### END SOLUTION
+
 
 def cost_cases(rng: Random) -> list[Case]:
     cases = []
@@ -53,4 +67,7 @@ EXERCISE = Exercise(
         "Which collectives run in one step, and how often each? Section 3 of the lesson measured them.",
         "A reduce-scatter or an all-gather sends (N-1)/N of the tensor; parameters are gathered once a step.",
     ),
+    text=TEXT,
+    answer=(sent_bytes,),
+    points=1,
 )

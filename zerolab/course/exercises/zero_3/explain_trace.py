@@ -12,6 +12,39 @@ from zerolab.course.judge.claims import untouched
 from zerolab.course.judge.exercise import Claim, Exercise
 from zerolab.course.judge.same import short
 
+TEXT = """
+Read a trace
+
+Somebody's stage 3 wrote down what it did, as a list of `(event, unit)`:
+
+    [("gather", "a"), ("use", "a"), ("gather", "b"), ("use", "b"), ("release", "b"), ("use", "c")]
+
+A unit is *here* from its gather to its release. To gather a unit that is here changes nothing, nor does it to release one that is away. A unit may come and go several times. Return three things:
+
+- the most units that were here at one moment,
+- a list of the units that are still here at the end,
+- a list of the units that were used at least once while away.
+
+Leave the trace as it is. Lists are sorted, and name each unit once. In the example: `(2, ["a"], ["c"])`. The check draws traces in which gathers and releases are missing or doubled. About eleven lines.
+"""
+
+
+def explain_trace(trace: list[tuple]) -> tuple[int, list[str], list[str]]:
+    """(the most units here at once, those never released, those used while away)."""
+    ### BEGIN SOLUTION
+    here, away, most = set(), set(), 0
+    for event, unit in trace:
+        if event == "gather":
+            here.add(unit)
+        elif event == "release":
+            here.discard(unit)
+        elif unit not in here:
+            away.add(unit)
+        most = max(most, len(here))
+    return most, sorted(here), sorted(away)
+    ### END SOLUTION
+
+
 Event = tuple[str, str]
 
 
@@ -229,4 +262,7 @@ EXERCISE = Exercise(
         "Walk through the trace once, with the set of units that are here.",
         "A second set takes the units that are used while they are not in the first.",
     ),
+    text=TEXT,
+    answer=(explain_trace,),
+    points=1,
 )

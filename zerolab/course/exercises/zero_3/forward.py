@@ -26,6 +26,29 @@ from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.mistakes import Wanted, right
 from zerolab.course.judge.same import by_dtype
 
+TEXT = """
+Gather, use, release
+
+`shards[i]` is this rank's shard of layer i, `shapes[i]` the layer's shape. Send `x` through all layers: `F.linear(x, layer)`, with `F.relu` *between* two layers, so not after the last. No gradients here. Gather each layer
+once, when its turn comes.
+
+The check draws float32, float64 and bfloat16, one layer or several, and layers so small that shards are empty. The scoreboard counts the whole layers that you hold: one, not two. About seven lines.
+"""
+
+
+def forward(comm, shards: list[torch.Tensor], shapes: list[tuple], x: torch.Tensor) -> torch.Tensor:
+    """What all layers make of x."""
+    ### BEGIN SOLUTION
+    for index, (shard, shape) in enumerate(zip(shards, shapes, strict=True)):
+        if index:
+            x = F.relu(x)
+        whole = comm.all_gather(shard, math.prod(shape))
+        x = F.linear(x, whole.view(*shape))
+        del whole
+    return x
+    ### END SOLUTION
+
+
 Tensor = torch.Tensor
 Shape = tuple[int, int]
 ROWS = 2
@@ -216,4 +239,7 @@ EXERCISE = Exercise(
         "before that.",
     ),
     memory=True,
+    text=TEXT,
+    answer=(forward,),
+    points=2,
 )

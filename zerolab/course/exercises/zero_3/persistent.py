@@ -18,6 +18,45 @@ from zerolab.course.judge.same import alike, by_dtype
 from zerolab.errors import InputError
 from zerolab.flat.layout import chunk_sizes
 
+TEXT = """
+What is too small to cut
+
+A bias has few numbers, and gathering it costs a message's latency like a large matrix does. So stage 3 has a **persistence threshold**: a tensor of *fewer* than `threshold` elements stays whole on every rank. All others are cut. The
+threshold looks at each tensor by itself; it is no budget for all of them together.
+
+Write a class. `Persistent(comm, tensors, threshold)` gets whole tensors of any shape, the same on every rank, and calls no collective.
+
+- `self.kept` is a list or a tuple: for each tensor, in order, what this rank keeps of it, whole or a shard.
+- `whole(index)` returns a tensor, whole and in its shape, as often as it is asked. It gathers what was cut, each time, and calls nothing for what was not. (On one rank, too, what reaches the threshold counts as cut.)
+- Once the caller drops its tensors, nothing but `kept` may stay in memory, also after `whole`; and once the caller drops a `Persistent`, nothing of it. The check counts storages. (`functools.cache` on a method keeps each `self` that it was called for, so what you remember belongs in `self`.)
+- The caller's tensors, and its list of them, stay as they are. Several `Persistent` may be alive at once.
+
+The check draws tensors in float32, float64 and bfloat16, transposed in memory, without dimensions or without elements, and thresholds from 0 to more than any tensor has. About twelve lines.
+"""
+
+
+class Persistent:
+    """Tensors, cut over the ranks unless they are small."""
+
+    ### BEGIN SOLUTION
+    def __init__(self, comm, tensors, threshold):
+        self.comm, self.threshold = comm, threshold
+        self.shapes = [tensor.shape for tensor in tensors]
+        self.kept = [self.part(tensor) for tensor in tensors]
+
+    def part(self, tensor):
+        if tensor.numel() < self.threshold:
+            return tensor
+        return tensor.flatten().tensor_split(self.comm.size)[self.comm.rank].clone()
+
+    def whole(self, index):
+        shape, part = self.shapes[index], self.kept[index]
+        small = shape.numel() < self.threshold
+        return part if small else self.comm.all_gather(part, shape.numel()).view(shape)
+
+    ### END SOLUTION
+
+
 Tensor = torch.Tensor
 
 
@@ -245,4 +284,7 @@ EXERCISE = Exercise(
         "shape, it has not. So decide by the threshold, in both places.",
     ),
     memory=True,
+    text=TEXT,
+    answer=(Persistent,),
+    points=2,
 )

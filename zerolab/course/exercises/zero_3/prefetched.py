@@ -40,6 +40,44 @@ from zerolab.course.judge.mistakes import Wanted, right
 from zerolab.course.judge.same import by_dtype
 from zerolab.ranks import spend
 
+TEXT = """
+Fetched ahead
+
+Back to forward without gradients. `layer(x, weight)` is a layer with its ReLU, and computes for one millisecond. `weight` has the layer's shape. The cell below shows such a layer; the one that the check hands you takes a number of its own away after the ReLU, so what it gives may be negative. Call it once for each layer, in order. One after the other, the ranks wait for the wire, then the wire waits for the ranks:
+
+    wire      gather 0         gather 1         gather 2
+    compute            layer 0          layer 1          layer 2
+
+A virtual clock prices each message and each layer. Arrange it so that the ranks wait for the first gather only: while one layer computes, the next one travels. `comm.all_gather_async(shard, numel)` returns a handle at once;
+`handle.wait()` blocks until the layer is here, and returns it.
+
+The check draws what it draws in exercise 1. The scoreboard measures the time, and counts whole layers: two, the one at hand and the next. Each needs memory of its own. About nine lines.
+
+```{code-cell}
+:name: shown_layer
+
+def layer(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    spend(1e-3)
+    return F.relu(F.linear(x, weight))
+```
+"""
+
+
+def prefetched(comm, shards: list[torch.Tensor], shapes: list[tuple], x: torch.Tensor, layer) -> torch.Tensor:
+    """What all layers make of x; each is gathered while the one before it computes."""
+    ### BEGIN SOLUTION
+    numels = [math.prod(shape) for shape in shapes]
+    coming = comm.all_gather_async(shards[0], numels[0])
+    for index, shape in enumerate(shapes):
+        whole, following = coming.wait(), index + 1
+        coming = None
+        if following < len(shapes):
+            coming = comm.all_gather_async(shards[following], numels[following])
+        x = layer(x, whole.view(*shape))
+    return x
+    ### END SOLUTION
+
+
 Tensor = torch.Tensor
 LINK = Link(gbit_per_s=1, latency_us=100)
 LAYER_SECONDS = 1e-3
@@ -216,4 +254,7 @@ EXERCISE = Exercise(
         "The last layer has no next one. And never start more than one ahead.",
     ),
     memory=True,
+    text=TEXT,
+    answer=(prefetched,),
+    points=3,
 )

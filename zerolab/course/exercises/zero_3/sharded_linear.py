@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
@@ -28,6 +29,45 @@ from zerolab.course.judge.claims import each_rank, leaves_nothing, most_in_a_rin
 from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.mistakes import Wanted, right
 from zerolab.course.judge.same import by_dtype
+
+TEXT = """
+A layer that trains
+
+`sharded_linear` is one such layer, with gradients: it returns `F.linear(x, layer)`. The check puts several of them one after the other (with ReLU between), and calls `backward()`. Then
+
+- each `shard.grad` holds this rank's shard of the *mean* gradient over the ranks (`shard` is a leaf with `requires_grad`),
+- each `x` has its own gradient, which is this rank's alone,
+- a second micro-batch, with its own forward and backward, adds to `shard.grad`, as always in PyTorch.
+
+The collectives: in forward one `all_gather`; in backward one `all_gather` and one `reduce_scatter`, in whichever order. Autograd does not follow collectives, so you tell it what to do. The natural way is a `torch.autograd.Function`: its `forward` saves what `backward` needs (`ctx.save_for_backward`), and its `backward` returns a gradient, or `None`, for each argument of `forward`. With `x` of shape (batch, inputs) and `grad` the gradient of the output, `x` gets `grad @ layer`, and the layer `grad.t() @ x`. Other ways, such as lesson 05's `resize_`, are welcome.
+
+Between forward and backward no layer is whole. And `backward` leaves the gradient that it is handed as it is: others may need it.
+
+The check draws what it draws in exercise 1, and one or two micro-batches. The scoreboard lets you hold one whole layer and its whole gradient, however many layers there are. About sixteen lines.
+"""
+
+
+class GatheredLinear(torch.autograd.Function):
+    ### BEGIN SOLUTION
+    @staticmethod
+    def forward(ctx, comm, shard, shape, x):
+        ctx.comm, ctx.shape = comm, shape
+        ctx.save_for_backward(shard, x)
+        return F.linear(x, comm.all_gather(shard, math.prod(shape)).view(*shape))
+
+    @staticmethod
+    def backward(ctx, grad):
+        shard, x = ctx.saved_tensors
+        of_x = grad @ ctx.comm.all_gather(shard, math.prod(ctx.shape)).view(*ctx.shape)
+        return None, ctx.comm.reduce_scatter((grad.t() @ x).flatten(), average=True), None, of_x
+
+    ### END SOLUTION
+
+
+def sharded_linear(comm, shard: torch.Tensor, shape: tuple, x: torch.Tensor) -> torch.Tensor:
+    """What the layer makes of x; backward gives shard and x their gradients."""
+    return GatheredLinear.apply(comm, shard, shape, x)
+
 
 Tensor = torch.Tensor
 
@@ -268,4 +308,10 @@ EXERCISE = Exercise(
         "of W.",
     ),
     memory=True,
+    text=TEXT,
+    answer=(
+        GatheredLinear,
+        sharded_linear,
+    ),
+    points=4,
 )

@@ -11,6 +11,48 @@ from zerolab.course.judge.claims import untouched
 from zerolab.course.judge.exercise import Claim, Exercise, alone
 from zerolab.course.judge.mistakes import amount
 
+TEXT = """
+The cost
+
+How many bytes does a rank send in one step of stage 3? `units` is a list of `(numel, trains)` in forward order: the elements of a unit, which the ranks divide, in fp32, and whether it trains or is frozen. There are `micro_batches`, each with a
+forward, a backward, and reduced gradients. With `checkpointing`, a unit's backward begins with its forward, run again. Does that send anything? Leave the list as it is.
+
+Frozen units are cut, too. The input needs no gradient, so backward goes no further than the first unit that trains; if none does, there is only forward.
+
+This is what the library's meter counts in one case, for four units of 64 by 64 of which the first is frozen, with two micro-batches. Predict it by hand before you write the formula.
+
+```{code-cell}
+:name: shown_measured
+
+def measured(comm):
+    model = nn.Sequential(*[nn.Linear(64, 64, bias=False) for _ in range(4)])
+    model[0].requires_grad_(False)
+    engine = ZeroEngine(model, comm, 3, lr=1e-3)
+    comm.meter.reset()
+    for _ in range(2):
+        engine.backward(engine(torch.ones(1, 64)).square().mean())
+    engine.step()
+    return sum(comm.meter.bytes_by_collective().values())
+
+
+list(launch(measured, ranks=2, device="cpu"))
+```
+
+The check draws frozen units in any place, 1 to 8 ranks, and numbers so large that a fraction in between would be rounded and 64 bits are too few. About six lines.
+"""
+
+
+def step_bytes(units: list[tuple], ranks: int, micro_batches: int, checkpointing: bool) -> int:
+    """Bytes that each rank puts on the wire in one step."""
+    ### BEGIN SOLUTION
+    first = next((index for index, (_, trains) in enumerate(units) if trains), len(units))
+    forth = sum(numel for numel, _ in units)
+    back = sum(numel for numel, _ in units[first:])
+    reduced = sum(numel for numel, trains in units if trains)
+    return micro_batches * 4 * (forth + back + reduced) // ranks * (ranks - 1)
+    ### END SOLUTION
+
+
 Units = Sequence[tuple[int, bool]]
 
 
@@ -167,4 +209,7 @@ EXERCISE = Exercise(
         "A gradient flows back from the loss to the first unit that trains, and through all units between.",
         "All-gather and reduce-scatter cost the same: (N-1)/N of the tensor.",
     ),
+    text=TEXT,
+    answer=(step_bytes,),
+    points=2,
 )
