@@ -63,6 +63,31 @@ def plain(source: str) -> str:
     return "\n" + re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
 
+def read_wrong(path: Path, model: str) -> list[Wrong]:
+    """The wrong answers in a file of ours: after `===` a name, a line with a piece of the hint, and what is changed in
+    the model answer, as in a diff without context, or a whole program."""
+    found = []
+    for part in path.read_text("utf-8").split("=== ")[1:]:
+        name, hint, *lines = part.removesuffix("\n").split("\n")
+        found.append(Wrong(name, patched(model.split("\n"), lines), hint))
+    return found
+
+
+def patched(kept: list[str], lines: list[str]) -> str:
+    """The model's lines after a diff."""
+    starts = [at for at, line in enumerate(lines) if line.startswith("@@ ")]
+    if lines[0] == "@@ whole":
+        return "\n".join(line[1:] for line in lines[1:])
+    # From the end on, so that the numbers of lines before hold.
+    for start, stop in zip(reversed(starts), [None, *reversed(starts[1:])], strict=True):
+        first, count = map(int, lines[start].split()[1:])
+        place = slice(first - 1, first - 1 + count) if count else slice(first, first)
+        gone, new = ([line[1:] for line in lines[start + 1 : stop] if line[0] == sign] for sign in "-+")
+        assert kept[place] == gone, f"{kept[place]} where {gone} was: the model answer has changed, write it anew"
+        kept[place] = new
+    return "\n".join(kept)
+
+
 def changed(source: str, old: str, new: str) -> str:
     """`source` with one place changed."""
     assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times in {source}"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from cover import EVERY_ANSWER, NIGHTLY
-from zoo import ZOO, Wrong, house_of
+from zoo import ZOO, Wrong, house_of, wrong_file
 from zoo.answers import changed, everywhere, model, solution
 from zoo.ring_collectives.hostile import GREEDY, HOSTILE
 from zoo.trial import NAMES, findings, hint_for_wrong, model_names, quick
@@ -74,8 +74,11 @@ def test_by_day_each_exercise_has_wrong_answers_tried_and_by_night_all() -> None
 
 
 def test_every_answer_in_the_zoo_stands_in_the_file_of_an_exercise() -> None:
-    files = {path for path in (Path(__file__).parents[2] / "zoo").rglob("*.py") if "WRONG = " in path.read_text()}
-    assert files == {Path(str(house_of(*name).__file__)) for name in NAMES}
+    zoo = Path(__file__).parents[2] / "zoo"
+    assert {*zoo.rglob("*.txt")} == {wrong_file(*name) for name in NAMES}
+    assert {path for path in zoo.rglob("*.py") if "RIGHT = " in path.read_text()} == {
+        Path(str(house_of(*name).__file__)) for name in NAMES
+    }
 
 
 def test_an_answer_changed_from_the_model_says_one_place() -> None:

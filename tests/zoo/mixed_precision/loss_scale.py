@@ -1,8 +1,7 @@
 """Answers to `LossScale` of lesson 06, wrong and right."""
 
-from zoo.answers import Right, Wrong, blank, changed, everywhere, model
+from zoo.answers import Right
 
-MODEL = model("06_mixed_precision", "LossScale")
 PLAIN_COUNTS = """
 class LossScale:
     def __init__(self, initial_power, window, hysteresis, min_scale):
@@ -24,137 +23,6 @@ class LossScale:
             self.scale = max(self.scale / 2, self.min_scale)
             self.clean = 0
 """
-
-WRONG = [
-    blank("LossScale", "class LossScale:\n"),
-    Wrong("the window-th step",
-          changed(MODEL, "self.clean and self.clean", "(self.clean + 1)"),
-          "You double on the window-th clean step"),
-    Wrong("one step late",
-          changed(MODEL, "and self.clean", "> self.window and (self.clean - 1)"),
-          "one step too late"),
-    Wrong("doubles on and on",
-          changed(MODEL, "and self.clean % self.window == 0", ">= self.window"),
-          "Once the window is full"),
-    Wrong("counts anew",
-          changed(MODEL, "self.clean += 1", "    self.clean = -1\n            self.clean += 1"),
-          "nothing is left out again"),
-    Wrong("never doubles",
-          changed(MODEL, "2 * self", "self"),
-          "It never doubles"),
-    Wrong("a doubling forgives nothing",
-          changed(MODEL, ".hysteresis - 1", ".forgiven"),
-          "A doubling forgives"),
-    Wrong("a clean step forgives",
-          changed(MODEL, "return", "self.forgiven = self.hysteresis - 1\n            return"),
-          "A clean step does not forgive"),
-    Wrong("forgives nothing",
-          changed(changed(MODEL, "0, hysteresis - 1", "0, 0"), "self.hysteresis - 1", "0"),
-          "overflows are forgiven: they do not halve"),
-    Wrong("forgives one more",
-          changed(changed(MODEL, "0, hysteresis - 1", "0, hysteresis"), "hysteresis - 1", "hysteresis"),
-          "you forgive that one, too"),
-    Wrong("forgives again after halving",
-          changed(MODEL,
-                  "self.forgiven,",
-                  "if not self.forgiven:\n"
-                  "            self.forgiven = self.hysteresis\n"
-                  "        self.forgiven,"),
-          "Once one has halved"),
-    Wrong("a forgiven one counts as clean",
-          changed(MODEL, "1, 0), 0", "1, 0), self.clean if self.forgiven else 0"),
-          "that is forgiven is no clean step"),
-    Wrong("counts on",
-          changed(MODEL, "1, 0), 0", "1, 0), self.clean"),
-          "An overflow ends the row"),
-    Wrong("quarters",
-          changed(MODEL, "2, self", "4, self"),
-          "An overflow halves"),
-    Wrong("no floor",
-          changed(changed(MODEL,
-                          "self.scale == self.min_scale",
-                          "False"),
-                  "max(self.scale / 2, self.min_scale)",
-                  "self.scale / 2"),
-          "never below min_scale"),
-    Wrong("no end",
-          changed(MODEL, "self.scale == self.min_scale", "False"),
-          "raises OverflowError"),
-    Wrong("the floor comes first",
-          changed(MODEL, "if not self.forgiven and", "if"),
-          "At the floor, too"),
-    Wrong("whole halves",
-          changed(MODEL, "scale / 2", "scale // 2"),
-          "divide with /"),
-    Wrong("changes, then raises",
-          changed(MODEL, "raise", "self.scale /= 2\n            raise"),
-          "Raise before you change anything"),
-    Wrong("forgets the row, then raises",
-          changed(MODEL, "raise", "self.clean = 0\n            raise"),
-          "An OverflowError changes nothing"),
-    Wrong("ends above the floor",
-          changed(changed(MODEL,
-                          ".scale ==",
-                          ".scale / 2 <"),
-                  "max(self.scale / 2, self.min_scale)",
-                  "self.scale / 2"),
-          "the scale becomes min_scale"),
-    Wrong("begins with the power",
-          changed(MODEL, "2.0**initial_power", "float(initial_power)"),
-          "it begins with scale"),
-    Wrong("shared by all",
-          everywhere(MODEL, "self.clean", "LossScale.clean"),
-          "a second one beside it"),
-    Wrong("a method", """
-class LossScale:
-    def __init__(self, initial_power, window, hysteresis, min_scale):
-        self.height, self.clean, self.forgiven = 2.0**initial_power, 0, hysteresis - 1
-        self.window, self.hysteresis, self.min_scale = window, hysteresis, min_scale
-
-    def update(self, overflow):
-        if not overflow:
-            if self.clean and self.clean % self.window == 0:
-                self.height, self.forgiven = 2 * self.height, self.hysteresis - 1
-            self.clean += 1
-            return
-        if not self.forgiven and self.height == self.min_scale:
-            raise OverflowError("gradients overflow at the smallest scale")
-        self.height = self.height if self.forgiven else max(self.height / 2, self.min_scale)
-        self.forgiven, self.clean = max(self.forgiven - 1, 0), 0
-
-    def scale(self):
-        return self.height
-""", "a number is due"),
-    # A check let these pass once, or sent them elsewhere.
-    Wrong("another error",
-          changed(PLAIN_COUNTS, "OverflowError", "ValueError"),
-          "and nothing else raises"),
-    # Fail at an edge alone, or in a second call.
-    Wrong("a power kept below the floor", """
-import math
-class LossScale:
-    def __init__(self, initial_power, window, hysteresis, min_scale):
-        self.power, self.window, self.h, self.floor = initial_power, window, hysteresis, min_scale
-        self.left, self.n = hysteresis - 1, 0
-    @property
-    def scale(self):
-        return max(2.0**self.power, self.floor)
-    def update(self, overflow):
-        if overflow:
-            if self.left:
-                self.left -= 1
-            elif self.scale == self.floor:
-                raise OverflowError
-            else:
-                self.power -= 1
-            self.n = 0
-            return
-        if self.n and self.n % self.window == 0:
-            self.power += 1
-            self.left = self.h - 1
-        self.n += 1
-""", "A doubling doubles the scale as it is"),
-]  # fmt: skip
 
 RIGHT = [
     Right("plain counts", PLAIN_COUNTS),

@@ -1,8 +1,7 @@
 """Answers to `tier_bytes` of lesson 07, wrong and right."""
 
-from zoo.answers import Right, Wrong, blank, changed, model
+from zoo.answers import Right, changed
 
-MODEL = model("07_offloading", "tier_bytes")
 SHARED_AT_STAGE_0 = """
 def tier_bytes(numel, ranks, stage, recipe, optimizer, parameters):
     tiers = {"device": 0, "host": 0, "disk": 0}
@@ -18,129 +17,6 @@ def tier_bytes(numel, ranks, stage, recipe, optimizer, parameters):
     )
     return tiers
 """
-
-WRONG = [
-    blank("tier_bytes"),
-    Wrong("unsharded",
-          changed(MODEL, "numel // ranks", "numel"),
-          "Nothing is sharded"),
-    Wrong("all sharded",
-          changed(MODEL, "in (3, 2, 1)", "in (1, 1, 1)"),
-          "You shard everything"),
-    Wrong("gradients too early",
-          changed(MODEL, "in (3, 2, 1)", "in (3, 1, 1)"),
-          "Gradients are whole up to stage 1"),
-    Wrong("gradients too late",
-          changed(MODEL, "in (3, 2, 1)", "in (3, 3, 1)"),
-          "Gradients are shards from stage 2 on"),
-    Wrong("parameters too early",
-          changed(MODEL, "in (3, 2, 1)", "in (2, 2, 1)"),
-          "Parameters are whole up to stage 2"),
-    Wrong("gradients stay on the device",
-          changed(MODEL, '"host" if stage >= 2 and optimizer != "device" else "', '"'),
-          "on which tier is the step computed"),
-    Wrong("whole gradients go, too",
-          changed(MODEL, "if stage >= 2 and", "if"),
-          "whole ones stay on the device"),
-    Wrong("gradients to the disk",
-          changed(MODEL, '"host" if', "optimizer if"),
-          "Gradients wait on the host"),
-    Wrong("forgets main parameters",
-          changed(MODEL, '(0 if one_copy else recipe["main_params"])', "0"),
-          "Main parameters are not in moments"),
-    Wrong("two copies always",
-          changed(MODEL, "if one_copy", "if False"),
-          "count once where both rest in the same memory"),
-    Wrong("one copy wherever",
-          changed(MODEL, ' and optimizer == parameters != "disk"', ""),
-          "One copy cannot be in two places"),
-    Wrong("one copy on the disk",
-          changed(MODEL, 'parameters != "disk"', "parameters"),
-          "On the disk the two are separate"),
-    Wrong("no pages",
-          changed(MODEL, '= -(-nbytes // 4096) * 4096 if place == "disk" else', "="),
-          "takes whole pages of 4,096 bytes"),
-    Wrong("pages of the sum",
-          changed(MODEL,
-                  '-(-nbytes // 4096) * 4096 if place == "disk" else nbytes',
-                  'nbytes\n    book["disk"] = -(-book["disk"] // 4096) * 4096'),
-          "each is rounded up"),
-    Wrong("a page too many",
-          changed(MODEL, "-(-nbytes // 4096)", "(nbytes // 4096 + 1)"),
-          "A record that fills its pages takes no other"),
-    Wrong("one copy of fp32 alone",
-          changed(MODEL, 'recipe["main_params"] and', "4 and"),
-          "Also with 16-bit main parameters"),
-    Wrong("pages everywhere",
-          changed(MODEL, '4096 if place == "disk" else nbytes', "4096"),
-          "Only what is on the disk"),
-    Wrong("swaps the places",
-          changed(MODEL, "params, grads", "optimizer, parameters = parameters, optimizer\n    params, grads"),
-          "mixed up the two places"),
-    Wrong("elements",
-          changed(changed(MODEL,
-                          "params, grads, states = (shard if stage >= first else numel for first in (3, 2, 1))\n"
-                          '    one_copy = recipe["params"] == recipe["main_params"]',
-                          "recipe = dict(params=1, grads=1, main_params=1, moments=2)\n"
-                          "    params, grads, states = (shard if stage >= first else numel for first in (3, "
-                          "2, 1))\n"
-                          "    one_copy = False"),
-                  '= -(-nbytes // 4096) * 4096 if place == "disk" else',
-                  "="),
-          "You count elements"),
-    Wrong("spoils the recipe",
-          changed(MODEL, '["moments"]', '.pop("moments")'),
-          "it overwrote"),
-    # A check let these pass once, or sent them elsewhere.
-    Wrong("gradients follow the optimizer to the disk",
-          changed(changed(SHARED_AT_STAGE_0,
-                          "shard\n",
-                          "(shard if stage else numel)\n"),
-                  '["host" if stage >= 2 and optimizer != "device" else "device"] += recipe["grads"] * (\n'
-                  "        shard if stage >= 2 else numel\n"
-                  "    )",
-                  '[optimizer if stage >= 2 else "device"] += recipe["grads"] * (shard if stage >= 2 else numel)'),
-          "on the disk there are none"),
-    Wrong("main parameters and moments two records",
-          changed(changed(SHARED_AT_STAGE_0,
-                          'states = (recipe["moments"] + (0 if one_copy else recipe["main_params"])) * shard',
-                          "length = shard if stage else numel"),
-                  'tiers[optimizer] += pages(states) if optimizer == "disk" else states',
-                  'for width in (recipe["moments"], 0 if one_copy else recipe["main_params"]):\n'
-                  '        tiers[optimizer] += pages(width * length) if optimizer == "disk" else width * length'),
-          "Main parameters and moments are one record"),
-    Wrong("optimizer shared out at stage 0",
-          SHARED_AT_STAGE_0,
-          "At stage 0 nothing is shared out"),
-    Wrong("moments doubled",
-          changed(SHARED_AT_STAGE_0,
-                  '(recipe["moments"] + (0 if one_copy else recipe["main_params"])) * shard',
-                  '(2 * recipe["moments"] + (0 if one_copy else recipe["main_params"])) * (shard if stage '
-                  "else numel)"),
-          "is for both moments together"),
-    Wrong("empty tiers left out", """
-def tier_bytes(numel, ranks, stage, recipe, optimizer, parameters):
-    tiers = {}
-    shard = numel // ranks
-    pages = lambda count: -(-count // 4096) * 4096
-
-    def put(place, count):
-        tiers[place] = tiers.get(place, 0) + (pages(count) if place == "disk" else count)
-
-    put(parameters, recipe["params"] * (shard if stage == 3 else numel))
-    one_copy = recipe["params"] == recipe["main_params"] and optimizer == parameters != "disk"
-    put(optimizer, (recipe["moments"] + (0 if one_copy else recipe["main_params"])) * (shard if stage else numel))
-    put(
-        "host" if stage >= 2 and optimizer != "device" else "device",
-        recipe["grads"] * (shard if stage >= 2 else numel),
-    )
-    return tiers
-""", "All three tiers are due"),
-    # Passed once, or got a hint that named no fault.
-    Wrong("pages of the states alone",
-          changed(MODEL, "else nbytes", "and nbytes == states * width else nbytes"),
-          "Parameters on the disk are a record, too"),
-]  # fmt: skip
 
 RIGHT = [
     Right("straight",

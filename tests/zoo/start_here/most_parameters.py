@@ -1,67 +1,6 @@
 """Answers to `most_parameters` of lesson 00, wrong and right."""
 
-from zoo.answers import Right, Wrong, blank, changed, model
-
-MODEL = model("00_start_here", "most_parameters")
-
-WRONG = [
-    blank("most_parameters"),
-    Wrong("the first that does not fit",
-          changed(MODEL, "return fits", "return too_many"),
-          "that is one too many"),
-    Wrong("less than the memory",
-          changed(MODEL, "= gpu_bytes", " gpu_bytes"),
-          "what fills the memory to the last byte fits"),
-    Wrong("one short",
-          changed(MODEL, "return fits", "return fits - 1"),
-          "and one more fits"),
-    Wrong("even shares", """
-def most_parameters(gpu_bytes, ranks, stage, recipe):
-    whole, shared = sum(recipe[:3 - stage]), sum(recipe[3 - stage:])
-    return gpu_bytes * ranks // (whole * ranks + shared)
-""", "They would fit in even shares"),
-    Wrong("everything cut",
-          changed(MODEL, "middle, ranks, stage", "middle, ranks, 3"),
-          "At stage 1 not everything is cut"),
-    Wrong("nothing cut",
-          changed(MODEL, "middle, ranks, stage", "middle, ranks, 0"),
-          "ranks share something out at stage"),
-    Wrong("all GPUs as one",
-          changed(MODEL, "gpu_bytes:", "gpu_bytes * ranks:"),
-          "That is for the memory of all ranks together"),
-    Wrong("parameters alone",
-          "def most_parameters(gpu_bytes, ranks, stage, recipe):\n    return gpu_bytes // recipe[0]",
-          "You left room for the parameters alone"),
-    Wrong("a fraction",
-          changed(MODEL, "return fits", "return float(fits)"),
-          "and a whole number of parameters is due"),
-    Wrong("multiples of N",
-          changed(MODEL, "return fits", "return fits // ranks * ranks"),
-          "short, so look at how you round"),
-    # Keep something between calls, or lose what is rare.
-    Wrong("divides floats and goes down", """
-def most_parameters(gpu_bytes, ranks, stage, recipe):
-    whole, shared = sum(recipe[: 3 - stage]), sum(recipe[3 - stage :])
-    n = int(gpu_bytes / (whole + shared / ranks))
-    while n and sum(state_bytes(n, ranks, stage, recipe).values()) > gpu_bytes: n -= 1
-    return n
-""", "651 ranks of 185,736 bytes"),
-    # One slip away from right.
-    Wrong("at least one",
-          changed(MODEL, "return fits", "return max(1, fits)"),
-          "0 is the answer"),
-    Wrong("among 2**42 parameters", """
-def most_parameters(gpu_bytes: int, ranks: int, stage: int, recipe: tuple[int, int, int]) -> int:
-    low, high = 0, 2**42
-    while low < high:
-        middle = (low + high + 1) // 2
-        if sum(state_bytes(middle, ranks, stage, recipe).values()) <= gpu_bytes:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-""", "you say 4398046511104"),
-]  # fmt: skip
+from zoo.answers import Right
 
 RIGHT = [
     Right("style 1", """

@@ -1,6 +1,6 @@
 """Answers to `state_bytes` of lesson 00, wrong and right."""
 
-from zoo.answers import Right, Wrong, blank, changed
+from zoo.answers import Right
 
 STATES = """
 def state_bytes(parameters, ranks, stage, recipe):
@@ -11,98 +11,6 @@ def state_bytes(parameters, ranks, stage, recipe):
         "optimizer_states": recipe[2] * (shard if stage >= 1 else parameters),
     }
 """
-
-WRONG = [
-    blank("state_bytes"),
-    Wrong("all of it at every stage",
-          changed(STATES, "-(-parameters // ranks)", "parameters"),
-          "from which stage on are optimizer_states shared out?"),
-    Wrong("a stage late",
-          changed(STATES, "stage >= 3", "stage > 3"),
-          "from which stage on are parameters shared out?"),
-    Wrong("gradients with the optimizer",
-          changed(STATES, "2 else", "1 else"),
-          "At stage 1 gradients are not shared out yet"),
-    Wrong("all shared at once",
-          changed(STATES,
-                  ">= 3 else parameters),\n"
-                  '        "gradients": recipe[1] * (shard if stage >= 2',
-                  'else parameters),\n        "gradients": recipe[1] * (shard if stage'),
-          "At stage 1 parameters are not shared out yet"),
-    Wrong("drops the remainder",
-          changed(STATES, "-(-parameters // ranks)", "parameters // ranks"),
-          "That is the smallest rank's"),
-    Wrong("cuts bytes", """
-def state_bytes(parameters, ranks, stage, recipe):
-    kinds = ('parameters', 'gradients', 'optimizer_states')
-    return {kind: -(-each * parameters // (ranks if stage >= first else 1))
-            for kind, each, first in zip(kinds, recipe, (3, 2, 1))}
-""", "You cut bytes: cut elements"),
-    Wrong("fractions",
-          changed(STATES, "-(-parameters // ranks)", "parameters / ranks"),
-          "Bytes are whole numbers"),
-    Wrong("elements",
-          changed(STATES, "recipe[1]", "1"),
-          "You counted elements"),
-    Wrong("fp32 by heart",
-          changed(STATES, "recipe[2]", "8"),
-          "Those are the bytes of fp32 with Adam"),
-    Wrong("all that is left over to one rank",
-          changed(STATES, "-(-parameters // ranks)", "parameters // ranks + parameters % ranks"),
-          "You give all that is left over to one rank"),
-    Wrong("cuts the recipe",
-          changed(STATES, "[1] * (shard", "[1] // (ranks if stage >= 2 else 1) * (parameters"),
-          "You cut the bytes of a parameter"),
-    Wrong("reads the recipe from its end",
-          changed(changed(STATES,
-                          "recipe[0]",
-                          "recipe[2]"),
-                  '"optimizer_states": recipe[2]',
-                  '"optimizer_states": recipe[-3]'),
-          "Those are the bytes of optimizer_states"),
-    Wrong("tensors",
-          changed(changed(STATES,
-                          "def state_bytes",
-                          "import torch\n\ndef state_bytes"),
-                  "recipe[0]",
-                  "torch.tensor(recipe[0])"),
-          "A whole number of bytes is due"),
-    Wrong("pads to 16",
-          changed(STATES, "ranks)", "(16 * ranks)) * 16"),
-          "pad nothing"),
-    Wrong("all ranks",
-          changed(STATES, "recipe[0]", "ranks * recipe[0]"),
-          "That is all ranks together"),
-    Wrong("whole from padded shards",
-          changed(STATES, "3 else parameters", "3 else shard * ranks"),
-          "where nothing is cut, nothing is rounded"),
-    Wrong("a sum",
-          changed(changed(STATES, "return {", "return sum({"), ",\n    }", ",\n    }.values())"),
-          "and a dict with the keys parameters, gradients, optimizer_states is due"),
-    Wrong("names of its own",
-          changed(STATES, '"optimizer_states"', '"optimizer"'),
-          "your dict has the keys parameters, gradients, optimizer, and"),
-    Wrong("counts the step counter",
-          changed(STATES, "recipe[2]", "4 + recipe[2]"),
-          "step counter is left out"),
-    Wrong("remembers the first call",
-          changed(STATES,
-                  "):\n    shard = -(-parameters // ranks)",
-                  ", seen={}):\n"
-                  "    shard = seen.setdefault((ranks, stage, recipe), -(-parameters // ranks))\n"
-                  "    parameters = seen.setdefault((ranks, recipe), parameters)"),
-          "A default argument does"),
-    Wrong("0.999 before the rest is cut off", """
-def state_bytes(parameters: int, ranks: int, stage: int, recipe: tuple[int, int, int]) -> dict[str, int]:
-    share = int(parameters / ranks + 0.999)
-    p, g, o = recipe
-    return {
-        "parameters": p * (share if stage > 2 else parameters),
-        "gradients": g * (share if stage > 1 else parameters),
-        "optimizer_states": o * (share if stage > 0 else parameters),
-    }
-""", "you say 376 bytes, and the fullest rank keeps 384"),
-]  # fmt: skip
 
 RIGHT = [
     Right("a dataclass", """

@@ -1,54 +1,6 @@
 """Answers to `step_bytes` of lesson 03, wrong and right."""
 
-from zoo.answers import Right, Wrong, blank, changed, model
-
-MODEL = model("03_zero_1", "step_bytes")
-
-WRONG = [
-    blank("step_bytes"),
-    Wrong("one half for stage 0",
-          changed(MODEL, '2, "stage', '1, "stage'),
-          "You count 1 half ring:"),
-    Wrong("forgets the gather",
-          changed(MODEL, '3, "stage', '2, "stage'),
-          "You count 2 half rings"),
-    Wrong("two all-reduces",
-          changed(MODEL, '3, "stage', '4, "stage'),
-          "You count 4 half rings"),
-    Wrong("saves nothing",
-          changed(MODEL, 'scatter": 2', 'scatter": 3'),
-          "You count 3 half rings"),
-    Wrong("whole tensors",
-          changed(MODEL, "numel // ranks * (ranks - 1)", "numel"),
-          "(N-1)/N of a tensor"),
-    Wrong("elements",
-          changed(MODEL, "4 * numel", "numel"),
-          "You counted elements"),
-    Wrong("of all ranks",
-          changed(MODEL, "numel // ranks", "numel"),
-          "all ranks together"),
-    Wrong("a float",
-          changed(MODEL, "// ranks", "/ ranks"),
-          "divide with //"),
-    # One slip away from right.
-    Wrong("two bytes",
-          changed(MODEL, "4 * numel", "2 * numel"),
-          "You took 2 bytes for a number"),
-    # Written from the text alone.
-    Wrong("a float cut off",
-          changed(MODEL, "4 * numel // ranks", "4 * int(numel * (1 / ranks))"),
-          "lies just beside the whole number"),
-    Wrong("32 bits", """
-def step_bytes(numel, ranks, way):
-    shard = torch.tensor(numel / ranks, dtype=torch.float32)
-    return int(shard * (ranks - 1)) * (12 if "all-" in way else 8)
-""", "3 ranks, stage 1, all-reduce"),
-    Wrong("keeps the cost by the way and the size", """
-known = {}
-def step_bytes(numel, ranks, way):
-    return known.setdefault((numel, way), (12 if "all-" in way else 8) * (numel // ranks) * (ranks - 1))
-""", "called with other arguments before"),
-]  # fmt: skip
+from zoo.answers import Right
 
 RIGHT = [
     Right("plain", """

@@ -1,47 +1,6 @@
 """Answers to `sent_bytes` of lesson 04, wrong and right."""
 
-from zoo.answers import Right, Wrong, blank
-
-WRONG = [
-    blank("sent_bytes", "def sent_bytes(*numbers):\n"),
-    Wrong("elements", """
-def sent_bytes(numel, ranks, micro_batches, each):
-    return ((micro_batches if each else 1) + 1) * numel // ranks * (ranks - 1)
-""", "You counted elements"),
-    Wrong("whole tensors", """
-def sent_bytes(numel, ranks, micro_batches, each):
-    return 0 if ranks == 1 else ((micro_batches if each else 1) + 1) * numel * 4
-""", "sends (N-1)/N of a tensor"),
-    Wrong("forgets that one rank is alone", """
-def sent_bytes(numel, ranks, micro_batches, each):
-    return ((micro_batches if each else 1) + 1) * numel * 4
-""", "nobody to send to"),
-    Wrong("always once", """
-def sent_bytes(numel, ranks, micro_batches, each):
-    return 2 * 4 * numel // ranks * (ranks - 1)
-""", "each micro-batch pays"),
-    Wrong("always each", """
-def sent_bytes(numel, ranks, micro_batches, each):
-    return (micro_batches + 1) * 4 * numel // ranks * (ranks - 1)
-""", "adds up first, and reduces once"),
-    Wrong("forgets the parameters", """
-def sent_bytes(numel, ranks, micro_batches, each):
-    return (micro_batches if each else 1) * 4 * numel // ranks * (ranks - 1)
-""", "have to travel, too"),
-    Wrong("gathers each time", """
-def sent_bytes(numel, ranks, micro_batches, each):
-    return (micro_batches if each else 1) * 2 * 4 * numel // ranks * (ranks - 1)
-""", "Parameters change once a step"),
-    Wrong("a fraction", """
-def sent_bytes(numel, ranks, micro_batches, each):
-    return ((micro_batches if each else 1) + 1) * 4 * numel / ranks * (ranks - 1)
-""", "divide with //"),
-    # Passed once, since nothing drawn told them from right ones.
-    Wrong("a fraction in between", """
-def sent_bytes(numel, ranks, micro_batches, each):
-    return int(((micro_batches if each else 1) + 1) * 4 * numel * (ranks - 1) / ranks)
-""", "a fraction in between is rounded"),
-]  # fmt: skip
+from zoo.answers import Right
 
 RIGHT = [
     Right("formula", """
