@@ -31,7 +31,7 @@ BESIDE = (
     (r"benchmarks/.*", ("tests/house/test_benchmarks.py",)),
 )  # fmt: skip
 ZOO = ("tests/course/grade/test_grading_zoo.py", "tests/course/grade/test_grading_right.py")
-OF_AN_EXERCISE = re.compile(r"(?:zerolab/course/exercises|tests/zoo)/(\w+)/(\w+)\.py")
+OF_AN_EXERCISE = re.compile(r"(?:zerolab/course/exercises|tests/zoo|tests/zoo/wrong)/(\w+)/(\w+)\.(?:py|txt)")
 
 
 def changed() -> set[str]:

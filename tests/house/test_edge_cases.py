@@ -54,9 +54,8 @@ def is_case(file: str, case: str) -> bool:
 
 @cache
 def answers_of(lesson: str) -> frozenset[str]:
-    trees = map(tree, (TESTS / "zoo" / re.sub(r"^\d+[a-z]?_", "", lesson)).glob("*.py"))
-    calls = [node for one in trees for node in ast.walk(one) if isinstance(node, ast.Call) and node.args]
-    return frozenset(str(call.args[0].value) for call in calls if isinstance(call.args[0], ast.Constant))
+    files = (TESTS / "zoo" / "wrong" / re.sub(r"^\d+[a-z]?_", "", lesson)).glob("*.txt")
+    return frozenset(name for file in files for name in re.findall("^=== (.*)", file.read_text(), re.MULTILINE))
 
 
 @pytest.mark.parametrize(("item", "letter", "happens", "tests"), rows(), ids=lambda value: str(value)[:20])
