@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,33 +26,43 @@ CELL = "```{code-cell}\n"
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
+def build_lesson(text: str) -> NotebookNode:
+    """A lesson's notebook from its text, in which every cell says its `id`. Without outputs."""
+    return read_cells(text, lambda place, texts, name: "")
+
+
 def build_solution(lesson: str) -> NotebookNode:
-    """The notebook with all answers, without outputs."""
+    """The notebook of a lesson's exercises with all answers, without outputs."""
+    from nbformat import NotebookNode
+
+    exercises = {exercise.name: (number, exercise) for number, exercise in enumerate(LESSONS[lesson], 1)}
+    house = import_module(LESSONS[lesson][0].answer[0].__module__)
+    text = (Path(str(house.__file__)).parent / "lesson.md").read_text("utf-8")
+    prefix = "".join(re.findall(r"\A---\n(?:.*\n)*?ids: (.*)\n", text))
+
+    def name_cell(place: int, texts: int, name: str) -> str:
+        return f"{prefix}{place:02}" if prefix else name.replace("_", "-") or f"text-{texts}"
+
+    notebook = read_cells(DIRECTIVE.sub(lambda found: text_of_exercise(*exercises[found[1]]), text), name_cell)
+    for cell in notebook.cells:
+        if name := cell.metadata.pop("name", ""):
+            cell.metadata["nbgrader"] = NotebookNode(role_of(name, cell.metadata.pop("role", ""), LESSONS[lesson]))
+    notebook.metadata["zerolab"] = NotebookNode({"lesson": lesson})
+    return notebook
+
+
+def read_cells(text: str, name_cell: Callable[[int, int, str], str]) -> NotebookNode:
+    """MyST as a notebook. Where a cell says no `id`, `name_cell` does, of its place, the texts so far, and its name."""
     import jupytext
     from nbformat import NotebookNode
 
-    house = import_module(LESSONS[lesson][0].answer[0].__module__).__package__
-    assert house is not None
-    folder = Path(str(import_module(house).__file__)).parent
-    exercises = {exercise.name: number for number, exercise in enumerate(LESSONS[lesson], 1)}
-
-    def expand(found: re.Match[str]) -> str:
-        number = exercises[found[1]]
-        return text_of_exercise(number, LESSONS[lesson][number - 1])
-
-    notebook = jupytext.reads(DIRECTIVE.sub(expand, (folder / "lesson.md").read_text("utf-8")), fmt="md:myst")
-    prefix = notebook.metadata.pop("ids", "")
+    notebook = jupytext.reads(text, fmt="md:myst")
     texts = 0
     for place, cell in enumerate(notebook.cells, 1):
         texts += cell.cell_type == "markdown"
-        name = cell.metadata.pop("name", "")
-        called = f"{prefix}{place:02}" if prefix else name.replace("_", "-") or f"text-{texts}"
+        called = name_cell(place, texts, cell.metadata.get("name", ""))
         cell.id = cell.metadata.pop("id", called)
-        if name:
-            cell.metadata["nbgrader"] = NotebookNode(role_of(name, cell.metadata.pop("role", ""), LESSONS[lesson]))
-    notebook.metadata = NotebookNode(
-        {"kernelspec": KERNEL, "language_info": {"name": "python"}, "zerolab": {"lesson": lesson}}
-    )
+    notebook.metadata = NotebookNode({"kernelspec": KERNEL, "language_info": {"name": "python"}})
     notebook.nbformat_minor = 5
     return notebook
 
