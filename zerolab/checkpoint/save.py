@@ -49,7 +49,8 @@ class Save:
     path: Path
     step: int
     keep: int | None
-    _files: list[FileWriter] = field(default_factory=list)
+    _files: list[tuple[FileWriter, list[tuple[str, torch.Tensor]]]] = field(default_factory=list)
+    """Each with the parts that are still to be written."""
     _taken: Future[None] = field(default_factory=Future)
     _written: Future[None] = field(default_factory=Future)
     _committed: Future[Path | None] = field(default_factory=Future)
@@ -142,10 +143,14 @@ class Save:
         self.draft.mkdir(exist_ok=True)
         about = {"save": self._manifest.save, "step": str(self.step), "rank": str(self.writer)}
         for file, shapes, parts in self._sources():
-            writer = FileWriter(self.draft / file, shapes, about, later=copies)
-            self._files.append(writer)
+            writer = FileWriter(self.draft / file, shapes, about)
+            later: list[tuple[str, torch.Tensor]] = []
+            self._files.append((writer, later))
             for name, tensor in parts:
-                writer.append(name, tensor)
+                if copies:
+                    later.append((name, tensor.detach().to("cpu", copy=True)))
+                else:
+                    writer.append(name, tensor)
 
     def _finish(self, waits: bool) -> None:
         if not waits:
@@ -164,12 +169,14 @@ class Save:
         try:
             self._taken.result()
             files = {}
-            for writer in self._files:
+            for writer, later in self._files:
+                while later:
+                    writer.append(*later.pop(0))
                 writer.finish()
                 files[writer.path.name] = [writer.nbytes, writer.header_crc32]
             write_whole(self.draft / NOTE.format(self.writer), json.dumps(files), sync=False)
         finally:
-            for writer in self._files:
+            for writer, _ in self._files:
                 writer.close()
             self._files.clear()
 
