@@ -49,8 +49,7 @@ class Save:
     path: Path
     step: int
     keep: int | None
-    _files: list[tuple[FileWriter, list[tuple[str, torch.Tensor]]]] = field(default_factory=list)
-    """Each with the parts that are still to be written."""
+    _files: list[FileWriter] = field(default_factory=list)
     _taken: Future[None] = field(default_factory=Future)
     _written: Future[None] = field(default_factory=Future)
     _committed: Future[Path | None] = field(default_factory=Future)
@@ -144,13 +143,10 @@ class Save:
         about = {"save": self._manifest.save, "step": str(self.step), "rank": str(self.writer)}
         for file, shapes, parts in self._sources():
             writer = FileWriter(self.draft / file, shapes, about)
-            later: list[tuple[str, torch.Tensor]] = []
-            self._files.append((writer, later))
+            self._files.append(writer)
+            take = writer.keep if copies else writer.append
             for name, tensor in parts:
-                if copies:
-                    later.append((name, tensor.detach().to("cpu", copy=True)))
-                else:
-                    writer.append(name, tensor)
+                take(name, tensor)
 
     def _finish(self, waits: bool) -> None:
         if not waits:
@@ -169,14 +165,12 @@ class Save:
         try:
             self._taken.result()
             files = {}
-            for writer, later in self._files:
-                while later:
-                    writer.append(*later.pop(0))
+            for writer in self._files:
                 writer.finish()
                 files[writer.path.name] = [writer.nbytes, writer.header_crc32]
             write_whole(self.draft / NOTE.format(self.writer), json.dumps(files), sync=False)
         finally:
-            for writer, _ in self._files:
+            for writer in self._files:
                 writer.close()
             self._files.clear()
 

@@ -4,8 +4,8 @@
     header      JSON: {name: {"dtype": "F32", "shape": [n], "data_offsets": [start, stop]}, ...}
     data        the tensors end to end, wide dtypes first, so that each lies at a multiple of its own width
 
-One tensor is ours: `checksums` has a CRC-32 for each block of 64 KiB of each other tensor, in the file's order. So
-whoever reads a range can tell whether it is what was written, and reads hardly more than that range: whole blocks.
+One tensor is ours: `checksums` has a CRC-32 for each block of 64 KiB of each other tensor, in the file's order, so
+that a range can be checked by reading it in whole blocks.
 Anything that reads safetensors reads these files; nothing in them is ever executed.
 """
 
@@ -98,6 +98,7 @@ class FileWriter:
         self.header_crc32, self._entries = crc32(self._header), entries_of(self._header)
         # Bytes of each tensor that are written.
         self._done = dict.fromkeys(shapes, 0)
+        self._kept: list[tuple[str, torch.Tensor]] = []
         self._sums = [0] * prod(self._entries[CHECKSUMS].shape)
         self.nbytes = max(entry.start + entry.nbytes for entry in self._entries.values())
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -113,8 +114,14 @@ class FileWriter:
             self._sums[number] = crc32(data[max(start, 0) : start + BLOCK], self._sums[number])
         self._done[name] += len(data)
 
+    def keep(self, name: str, tensor: torch.Tensor) -> None:
+        """Copy the next elements of a tensor, for `finish` to write."""
+        self._kept.append((name, tensor.detach().to("cpu", copy=True)))
+
     def finish(self) -> None:
-        """Return once all is on the disk."""
+        """Write what was kept, and return once all is on the disk."""
+        while self._kept:
+            self.append(*self._kept.pop(0))
         short = [name for name, done in self._done.items() if done != self._entries[name].nbytes]
         assert not short, short
         self._write(numpy.array(self._sums, "<u4").tobytes(), self._entries[CHECKSUMS].start)
@@ -127,7 +134,7 @@ class FileWriter:
         while view:
             done = os.pwrite(self._descriptor, view[:AT_ONCE], at)
             if done >= BLOCK and has("advice"):
-                # What the page cache has goes to the disk now, not when it is synced.
+                # It goes to the disk now, not when it is synced.
                 os.posix_fadvise(self._descriptor, at, done, os.POSIX_FADV_DONTNEED)
             view, at = view[done:], at + done
 
@@ -141,7 +148,7 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 class FileReader:
     """A file of a checkpoint, held to what a manifest says of it; open for as long as this lives.
 
-    (safetensors' own reader maps a file as this process's memory, which the system refuses for one that is larger.)
+    (safetensors' own reader maps the file, which the system refuses where memory is smaller.)
     """
 
     def __init__(self, path: Path, remedy: str = "take another checkpoint", manifest: Manifest | None = None) -> None:
