@@ -6,17 +6,17 @@
 
 Method. Ranks train equal linear layers and save to a folder, with everything synced to the disk. Each round, in turn:
 
-  1  steps without a save
-  2  `save(wait=False)`, and steps until the checkpoint is there        stall: how long the call takes
-  3  the same with torch's `dcp.async_save` of the same tensors         (its future is asked after each step)
-  4  `save(wait=True)`
-  5  raw writes of as many bytes: each rank one file, in pieces of 8 MiB, synced; and the same with each piece sent to
+  1  steps without a save; `save(wait=False)`, and steps until the checkpoint is there; as many steps without a save
+     as before                                                          stall: how long the call takes
+  2  `save(wait=True)`
+  3  the same as 1 with torch's `dcp.async_save` of the same tensors    (its future is asked after each step)
+  4  raw writes of as many bytes: each rank one file, in pieces of 8 MiB, synced; and the same with each piece sent to
      the disk as soon as it is written, which is the quickest that goes through the page cache
 
-A ratio is of one round: the mean step while a save is under way over the mean step without one; for the bandwidth, the
-seconds of the raw writes over those of the save. Given are the median of the rounds, and the smallest and largest. The
-slowest rank counts. Files are removed after each part, outside the clock; the checkpoint that a save replaces is
-removed once the save has returned.
+A ratio is of one round: the mean step while a save is under way over the mean step before and after it; for the
+bandwidth, the seconds of the raw writes over those of the save. Given are the median of the rounds, and the smallest
+and largest. The slowest rank counts. Files are removed after each part, outside the clock; the checkpoint that a save
+replaces is removed once the save has returned.
 
 `--account` has rank 0's parts of a save that is waited for (they sum to it), and the CPU time of the thread that writes
 while training goes on: functions are wrapped, each counts without those inside of it; medians of the rounds.
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--stage", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=8, help="steps without a save in each round")
+    parser.add_argument("--steps", type=int, default=3, help="steps without a save before and after each")
     parser.add_argument("--folder", type=Path, help="where to write (default: the temporary folder)")
     parser.add_argument("--json", type=Path, help="write every measurement to this file")
     parser.add_argument("--account", action="store_true", help="the parts of a save in place of all else")
@@ -112,32 +112,51 @@ def measure(comm: Collectives, folder: Path, stage: int, steps: int) -> Figures:
     step = stepper(engine, work, comm)
     for _ in range(3):
         step()
-    found: Figures = {"bytes": 0.0}
-    found["step"] = statistics.mean(step() for _ in range(steps))
     with Checkpoints(folder / "ours", keep=1) as checkpoints:
         # Once before the clock: what a first save imports and makes does not count.
         checkpoints.save(engine, 1)
-        comm.barrier()
-        begun = time.perf_counter()
-        checkpoints.save(engine, 2, wait=False)
-        found["our stall"] = time.perf_counter() - begun
-        during = steps_until(step, comm, lambda: (folder / "ours" / "step-00000002").exists())
-        found["our step"], found["our steps"] = statistics.mean(during), len(during)
-        found["our to the disk"] = time.perf_counter() - begun
-        checkpoints.wait()
+        found = beside_steps(
+            "our", step, steps, comm,
+            lambda: checkpoints.save(engine, 2, wait=False),
+            lambda: (folder / "ours" / "step-00000002").exists(),
+            checkpoints.wait,
+        )  # fmt: skip
         comm.barrier()
         begun = time.perf_counter()
         path = checkpoints.save(engine, 3)
         found["our save"] = time.perf_counter() - begun
         assert path is not None
         found["bytes"] = sum(file.stat().st_size for file in path.iterdir())
-    found |= measure_dcp(comm, engine, step, folder)
+    found |= measure_dcp(comm, engine, step, steps, folder)
     nbytes = int(found["bytes"]) // comm.size
     for name, early in (("raw write", False), ("early write", True)):
         found[name] = statistics.mean(raw_write(comm, folder, nbytes, early) for _ in range(2))
     comm.barrier()
     if comm.rank == 0:
         shutil.rmtree(folder / "ours")
+    return found
+
+
+def beside_steps(
+    who: str,
+    step: Callable[[], float],
+    steps: int,
+    comm: Collectives,
+    save: Callable[[], Any],
+    done: Callable[[], bool],
+    wait: Callable[[], Any],
+) -> Figures:
+    """A save that is not waited for, the steps until it is done, and as many without one before as after it."""
+    without = [step() for _ in range(steps)]
+    comm.barrier()
+    begun = time.perf_counter()
+    save()
+    found = {f"{who} stall": time.perf_counter() - begun}
+    during = steps_until(step, comm, done)
+    found[f"{who} step"], found[f"{who} steps"] = statistics.mean(during), len(during)
+    found[f"{who} to the disk"] = time.perf_counter() - begun
+    wait()
+    found[f"{who} step without"] = statistics.mean([*without, *(step() for _ in range(steps))])
     return found
 
 
@@ -179,7 +198,7 @@ def account(comm: Collectives, folder: Path, stage: int, rounds: int) -> list[tu
         (save.Save, "begin", "ranks agree on what to save"),
         (save.Save, "_take", "find tensors and their bytes"),
         (tensors, "crc32", "checksums"),
-        (os, "pwrite", "copy to the page cache, or past it"),
+        (os, "pwrite", "copy to the page cache"),
         (os, "posix_fadvise", "send it to the disk meanwhile"),
         (save.Save, "_write_files", "other work on files"),
         (os, "fsync", "sync files and folders"),
@@ -223,24 +242,22 @@ def account_table(rounds: list[tuple[Figures, Figures]]) -> str:
     return "\n".join([*lines, f"| all | {sums[0]:.1f} | {sums[1]:.1f} |"])
 
 
-def measure_dcp(comm: Collectives, engine: ZeroEngine, step: Callable[[], float], folder: Path) -> Figures:
+def measure_dcp(comm: Collectives, engine: ZeroEngine, step: Callable[[], float], steps: int, folder: Path) -> Figures:
     """torch's asynchronous save of this rank's shards, with what its optimizer keeps of them."""
     tensors = {f"rank{comm.rank}/model/{at}": bucket.shard for at, bucket in enumerate(engine.buckets)}
     for at, state in enumerate(engine.optimizer.state.values()):
         tensors |= {f"rank{comm.rank}/{name}/{at}": value for name, value in state.items()}
-    found: Figures = {}
-    for number in range(2):
-        comm.barrier()
-        begun = time.perf_counter()
-        future: Any = dcp.async_save(tensors, checkpoint_id=folder / f"dcp-{number}")
-        found["dcp stall"] = time.perf_counter() - begun
-        during = steps_until(step, comm, future.done)
-        found["dcp step"], found["dcp steps"] = statistics.mean(during), len(during)
-        found["dcp to the disk"] = time.perf_counter() - begun
-        future.result()
-        comm.barrier()
+    dcp.save(tensors, checkpoint_id=folder / "dcp-1")  # as ours: the first does not count
+    under_way: list[Any] = []
+    found = beside_steps(
+        "dcp", step, steps, comm,
+        lambda: under_way.append(dcp.async_save(tensors, checkpoint_id=folder / "dcp-2")),
+        lambda: under_way[0].done(),
+        lambda: under_way[0].result(),
+    )  # fmt: skip
+    comm.barrier()
     if comm.rank == 0:
-        for number in range(2):
+        for number in (1, 2):
             shutil.rmtree(folder / f"dcp-{number}")
     return found
 
@@ -289,7 +306,7 @@ def table(rounds: list[Figures], ranks: int, stage: int) -> str:
         return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
     size = statistics.median(figures["bytes"] for figures in rounds) / 1e6
-    step = cell(lambda figures: 1e3 * figures["step"], ".0f")
+    step = cell(lambda figures: 1e3 * figures["our step without"], ".0f")
     lines = [
         f"\n### {LAYERS} linear layers, {WIDTH} wide; {ranks} ranks, stage {stage}; {size:.0f} MB a checkpoint; a step "
         f"without a save {step} ms\n",
@@ -298,7 +315,7 @@ def table(rounds: list[Figures], ranks: int, stage: int) -> str:
     ]
     for title, form, value in (
         ("training stands still, ms", ".0f", lambda of, who: 1e3 * of[f"{who} stall"]),
-        ("a step meanwhile, over one without", ".2f", lambda of, who: of[f"{who} step"] / of["step"]),
+        ("a step meanwhile, over one without", ".2f", lambda of, who: of[f"{who} step"] / of[f"{who} step without"]),
         ("the stall and steps meanwhile, over so many steps without", ".2f", _with_stall),
         (
             "until it is on the disk, ms",
@@ -321,7 +338,7 @@ def table(rounds: list[Figures], ranks: int, stage: int) -> str:
 
 def _with_stall(figures: Figures, who: str) -> float:
     steps = figures[f"{who} steps"]
-    return (figures[f"{who} stall"] + steps * figures[f"{who} step"]) / (steps * figures["step"])
+    return (figures[f"{who} stall"] + steps * figures[f"{who} step"]) / (steps * figures[f"{who} step without"])
 
 
 if __name__ == "__main__":

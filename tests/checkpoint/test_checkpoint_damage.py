@@ -489,8 +489,8 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     monkeypatch.setattr(os, "pwrite", pwrite)
 
 
-# Without waiting, each of two ranks writes each of its two files at once.
-@pytest.mark.parametrize(("wait", "after"), [(True, 1), (True, 25), (True, 60), (False, 0), (False, 3), (False, 5)])
+@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize("after", [1, 25, 60])
 def test_a_disk_that_is_full_is_said_on_every_rank_and_the_last_good_checkpoint_stays(
     after: int, wait: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -520,7 +520,7 @@ def test_a_disk_that_is_full_is_said_on_every_rank_and_the_last_good_checkpoint_
     names = {path.name for path in folder.iterdir()}
     first = {".lock", "latest", "step-00000001", "step-00000002", "step-00000005"}
     # With room for one save, the second failed.
-    assert names - {"step-00000003"} == first and ("step-00000003" in names) == (after in (5, 60))
+    assert names - {"step-00000003"} == first and ("step-00000003" in names) == (after == 60)
     assert [said for _, said, _, _ in lockstep(attempt_load, folder / "step-00000002", Way(2))] == ["", ""]
 
 
@@ -554,7 +554,8 @@ def test_a_rank_that_can_leave_no_note_ends_the_save_on_all_ranks(
     assert {path.name for path in folder.iterdir()} == {".lock", "latest", "step-00000001", "step-00000002"}
 
 
-@pytest.mark.parametrize(("wait", "after"), [(True, 0), (True, 1), (True, 25), (False, 0), (False, 1)])
+@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize("after", [0, 1, 25])
 def test_a_save_that_failed_leaves_no_file_open(after: int, wait: bool, tmp_path: Path) -> None:
     run = Run(LocalCollectives(), Way(3))
     run.train(0, 1)

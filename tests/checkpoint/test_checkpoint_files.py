@@ -15,7 +15,6 @@ from checkpoint_cases import Run, Way
 from zerolab.checkpoint import Checkpoints, tensors
 from zerolab.checkpoint.tensors import AT_ONCE, FileReader, FileWriter
 from zerolab.collectives import LocalCollectives
-from zerolab.offload.files import _in_page_cache, go_direct
 
 VALUES = {
     "scalar": torch.tensor(3.5),
@@ -28,52 +27,44 @@ VALUES = {
 }
 
 
-def write(path: Path, later: bool) -> FileWriter:
+def write(path: Path, later: bool = False) -> FileWriter:
     """The last tensor first, each in two parts, the second ones after all first ones."""
     shapes = {name: (value.dtype, list(value.shape)) for name, value in VALUES.items()}
-    writer = FileWriter(path, shapes, {"save": "0a0b0c0d"}, later=later)
+    writer = FileWriter(path, shapes, {"save": "0a0b0c0d"})
+    take = writer.keep if later else writer.append
     for first in (True, False):
         for name, value in reversed(VALUES.items()):
             cut = value.numel() // 3
-            writer.append(name, value.view(-1)[:cut] if first else value.view(-1)[cut:])
+            take(name, value.view(-1)[:cut] if first else value.view(-1)[cut:])
     writer.finish()
     return writer
 
 
 def short(descriptor: int, data: Any, at: int) -> int:
-    """A write that stops in the middle of a page, or of all that is left."""
-    return os.pwritev(descriptor, [data[: len(data) // 2 // 4096 * 4096 + 4096]], at)
+    """A write that stops in the middle."""
+    return os.pwritev(descriptor, [data[: len(data) // 2 + 1]], at)
 
 
-def refused(descriptor: int) -> str:
-    return "the test said so"
-
-
-@pytest.mark.parametrize("way", ["at once", "later", "refused", "short", "short and refused"])
+@pytest.mark.parametrize("way", ["at once", "later", "short"])
 def test_a_file_has_the_same_bytes_however_it_is_written(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(tensors, "has", lambda thing: False)
-        write(tmp_path / "plain", later=False)
-    if "refused" in way:
-        monkeypatch.setattr(tensors, "go_direct", refused)
-    if "short" in way:
+        write(tmp_path / "plain")
+    if way == "short":
         monkeypatch.setattr(os, "pwrite", short)
-    writer = write(tmp_path / "other", later=way != "at once")
+    writer = write(tmp_path / "other", later=way == "later")
     monkeypatch.undo()
     expected = (tmp_path / "plain").read_bytes()
-    assert writer.nbytes == len(expected) and len(expected) % 4096
+    assert writer.nbytes == len(expected)
     assert (tmp_path / "other").read_bytes() == expected
     reader = FileReader(tmp_path / "other")
     for name, value in VALUES.items():
         assert torch.equal(reader.read(name).view(torch.uint8), value.view(-1).view(torch.uint8)), name
 
 
-@pytest.mark.parametrize("later", [True, False])
-def test_a_file_has_its_length_and_all_its_bytes_before_it_is_synced(
-    later: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_has_all_its_bytes_before_it_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 
     def note(name: str, call: Any) -> Any:
@@ -83,23 +74,10 @@ def test_a_file_has_its_length_and_all_its_bytes_before_it_is_synced(
 
         return noted
 
-    for name in ("pwrite", "ftruncate", "fsync"):
+    for name in ("pwrite", "fsync"):
         monkeypatch.setattr(os, name, note(name, getattr(os, name)))
-    write(tmp_path / "file", later)
+    write(tmp_path / "file")
     assert calls.count("fsync") == 1 and calls[-1] == "fsync" and "pwrite" in calls
-    assert ("ftruncate" in calls) == later
-
-
-def test_what_is_written_later_goes_past_the_page_cache(tmp_path: Path) -> None:
-    descriptor = os.open(tmp_path / "probe", os.O_RDWR | os.O_CREAT)
-    why_not = go_direct(descriptor)
-    os.close(descriptor)
-    if why_not:
-        pytest.skip(f"{tmp_path}: {why_not}")
-    write(tmp_path / "file", later=True)
-    descriptor = os.open(tmp_path / "file", os.O_RDWR)
-    assert not _in_page_cache(descriptor)
-    os.close(descriptor)
 
 
 @pytest.mark.parametrize("wait", [True, False])

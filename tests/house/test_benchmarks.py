@@ -258,9 +258,11 @@ def test_the_parts_of_an_account_are_the_step() -> None:
     for _, seconds, parts in by_rank[0]:
         # The clock is stopped after the step has been timed, however late on a busy machine: it has lost nothing.
         assert seconds <= sum(parts.values())
-        assert set(parts) == set(PLACES) and min(parts.values()) > 0
+        # Who always comes last has nobody to wait for.
+        assert {*parts, "waits"} == set(PLACES) and min(parts.values()) > 0
     found = account_for("stack", 2, 3, rounds=1, steps=2, clip_norm=1.0)
-    assert set(found) == {*PLACES, "sum", "step", RATIO} and min(found.values()) > 0
+    assert set(found) == {*PLACES, "sum", "step", RATIO}
+    assert min(found[part] for part in found if part != "waits") > 0
 
 
 def test_a_clock_runs_for_the_innermost_part_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,7 +145,7 @@ def test_transfers_leave_nothing_in_the_page_cache(
         if not file.direct:
             pytest.skip(f"{tmp_path}: {file.why_not}")
     if not direct:
-        monkeypatch.setattr(files, "go_direct", lambda fd: "the test said so")
+        monkeypatch.setattr(files, "_go_direct", lambda fd: "the test said so")
     with SwapFile(tmp_path, "a", [100 * PAGE]) as file:
         assert file.direct == direct
         buffer = random_bytes(100 * PAGE)
@@ -187,7 +187,7 @@ def test_a_refused_flag_leads_to_ordinary_transfers_and_says_why(
 @pytest.mark.parametrize("direct", [True, False])
 def test_transfers_that_stop_early_are_continued(direct: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not direct:
-        monkeypatch.setattr(files, "go_direct", lambda fd: "the test said so")
+        monkeypatch.setattr(files, "_go_direct", lambda fd: "the test said so")
     calls = []
 
     def short(real: Any) -> Any:

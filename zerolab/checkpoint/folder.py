@@ -7,8 +7,7 @@
 
 A checkpoint is written under another name, synced to the disk file by file, and renamed: the system renames a folder
 whole or not at all. What a killed run left behind is removed by the next one that saves here. One engine of a process
-saves here: a second one would replace the checkpoints of the first. An engine that has loaded from the folder goes on
-from the checkpoints that are there, and may replace them.
+saves here, or one that has loaded from the folder and goes on from there.
 """
 
 from __future__ import annotations

@@ -142,10 +142,11 @@ class Save:
         self.draft.mkdir(exist_ok=True)
         about = {"save": self._manifest.save, "step": str(self.step), "rank": str(self.writer)}
         for file, shapes, parts in self._sources():
-            writer = FileWriter(self.draft / file, shapes, about, later=copies)
+            writer = FileWriter(self.draft / file, shapes, about)
             self._files.append(writer)
+            take = writer.keep if copies else writer.append
             for name, tensor in parts:
-                writer.append(name, tensor)
+                take(name, tensor)
 
     def _finish(self, waits: bool) -> None:
         if not waits:

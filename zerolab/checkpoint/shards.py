@@ -1,6 +1,5 @@
-"""What one rank has to write of an engine: its own elements of each parameter, with their states, by name and range;
-and what is not sharded: buffers, the optimizer's groups with their options and step counters, the loss scale. At stage
-0, where every rank has all, they share the writing.
+"""What one rank has to write of an engine: its own elements of each parameter, with their states, by name and range
+(at stage 0 ranks share the writing); and what is not sharded: buffers, groups with their options, the loss scale.
 """
 
 from __future__ import annotations

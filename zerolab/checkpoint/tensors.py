@@ -4,8 +4,8 @@
     header      JSON: {name: {"dtype": "F32", "shape": [n], "data_offsets": [start, stop]}, ...}
     data        the tensors end to end, wide dtypes first, so that each lies at a multiple of its own width
 
-One tensor is ours: `checksums` has a CRC-32 for each block of 64 KiB of each other tensor, in the file's order. So
-whoever reads a range can tell whether it is what was written, and reads hardly more than that range: whole blocks.
+One tensor is ours: `checksums` has a CRC-32 for each block of 64 KiB of each other tensor, in the file's order, so
+that a range can be checked by reading it in whole blocks.
 Anything that reads safetensors reads these files; nothing in them is ever executed.
 """
 
@@ -16,7 +16,6 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from errno import EINVAL
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,6 @@ import torch
 from zerolab.checkpoint.manifest import Manifest, crc32, read_header, reading
 from zerolab.errors import CheckpointError
 from zerolab.flat.layout import round_up
-from zerolab.offload.buffers import aligned
-from zerolab.offload.files import go_direct, leave_direct
-from zerolab.offload.groups import PAGE
 from zerolab.system import has
 
 BLOCK = 1 << 16
@@ -95,69 +91,50 @@ def entries_of(header: bytes) -> dict[str, Entry]:
 
 
 class FileWriter:
-    """A new file, whose tensors come in any order, a part at a time; those of `later` are copied, for `finish`."""
+    """A new file, whose tensors are written in any order, a part at a time."""
 
-    def __init__(self, path: Path, shapes: Shapes, about: Mapping[str, str], later: bool = False) -> None:
+    def __init__(self, path: Path, shapes: Shapes, about: Mapping[str, str]) -> None:
         self.path, self._header = path, lay_out_file(shapes, about)
         self.header_crc32, self._entries = crc32(self._header), entries_of(self._header)
-        # Bytes of each tensor that have come.
+        # Bytes of each tensor that are written.
         self._done = dict.fromkeys(shapes, 0)
+        self._kept: list[tuple[str, torch.Tensor]] = []
         self._sums = [0] * prod(self._entries[CHECKSUMS].shape)
         self.nbytes = max(entry.start + entry.nbytes for entry in self._entries.values())
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         self.close = weakref.finalize(self, os.close, self._descriptor)
-        self._image = bytes_of(aligned(self.nbytes)) if later else None
-        self._direct = later and not go_direct(self._descriptor)
 
     def append(self, name: str, tensor: torch.Tensor) -> None:
-        """Take the next elements of a tensor, in its dtype."""
+        """Write the next elements of a tensor, in its dtype."""
         entry, data, at = self._entries[name], bytes_of(tensor), self._done[name]
         assert tensor.dtype == entry.dtype and at + len(data) <= entry.nbytes, name
         self._write(data, entry.start + at)
-        if self._image is None:
-            self._add_checksums(entry, at, data)
-        self._done[name] += len(data)
-
-    def finish(self) -> None:
-        """Return once all is on the disk."""
-        short = [name for name, done in self._done.items() if done != self._entries[name].nbytes]
-        assert not short, short
-        image = self._image
-        if image is not None:
-            for entry in (self._entries[name] for name in self._done):
-                self._add_checksums(entry, 0, image[entry.start :][: entry.nbytes])
-        self._write(numpy.array(self._sums, "<u4").tobytes(), self._entries[CHECKSUMS].start)
-        self._write(self._header, 0)
-        if image is not None:
-            self._image = None
-            self._write(image, 0)
-            os.ftruncate(self._descriptor, self.nbytes)  # the image has whole pages
-        os.fsync(self._descriptor)
-        self.close()
-
-    def _add_checksums(self, entry: Entry, at: int, data: memoryview) -> None:
         for start in range(-(at % BLOCK), len(data), BLOCK):
             number = entry.first_block + (at + start) // BLOCK
             self._sums[number] = crc32(data[max(start, 0) : start + BLOCK], self._sums[number])
+        self._done[name] += len(data)
+
+    def keep(self, name: str, tensor: torch.Tensor) -> None:
+        """Copy the next elements of a tensor, for `finish` to write."""
+        self._kept.append((name, tensor.detach().to("cpu", copy=True)))
+
+    def finish(self) -> None:
+        """Write what was kept, and return once all is on the disk."""
+        while self._kept:
+            self.append(*self._kept.pop(0))
+        short = [name for name, done in self._done.items() if done != self._entries[name].nbytes]
+        assert not short, short
+        self._write(numpy.array(self._sums, "<u4").tobytes(), self._entries[CHECKSUMS].start)
+        self._write(self._header, 0)
+        os.fsync(self._descriptor)
+        self.close()
 
     def _write(self, data: bytes | memoryview, at: int) -> None:
-        if self._image is not None:
-            self._image[at : at + len(data)] = data
-            return
         view = memoryview(data)
         while view:
-            try:
-                done = os.pwrite(self._descriptor, view[:AT_ONCE], at)
-            except OSError as error:
-                if not self._direct or error.errno != EINVAL:
-                    raise
-                # As where a limit on files lets only a part of a page be written, which the cache is asked for.
-                leave_direct(self._descriptor)
-                self._direct, done = False, 0
-            if self._direct:
-                done -= done % PAGE
-            elif done >= BLOCK and has("advice"):
-                # What the page cache has goes to the disk now, not when it is synced.
+            done = os.pwrite(self._descriptor, view[:AT_ONCE], at)
+            if done >= BLOCK and has("advice"):
+                # It goes to the disk now, not when it is synced.
                 os.posix_fadvise(self._descriptor, at, done, os.POSIX_FADV_DONTNEED)
             view, at = view[done:], at + done
 
@@ -171,7 +148,7 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 class FileReader:
     """A file of a checkpoint, held to what a manifest says of it; open for as long as this lives.
 
-    (safetensors' own reader maps a file as this process's memory, which the system refuses for one that is larger.)
+    (safetensors' own reader maps the file, which the system refuses where memory is smaller.)
     """
 
     def __init__(self, path: Path, remedy: str = "take another checkpoint", manifest: Manifest | None = None) -> None:

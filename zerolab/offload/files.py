@@ -70,7 +70,7 @@ class SwapFile:
             with suppress(OSError):
                 lock(self._fd, wait=True)
             _reserve(self._fd, self.nbytes)
-            self.why_not = go_direct(self._fd)
+            self.why_not = _go_direct(self._fd)
         except OSError as error:
             self.close()
             raise OffloadError(
@@ -225,7 +225,7 @@ def _reserve(fd: int, nbytes: int) -> None:
         os.pwrite(fd, zeros[: nbytes - start], start)
 
 
-def go_direct(fd: int) -> str:
+def _go_direct(fd: int) -> str:
     """Move on past the page cache if that works, as a page of zeros shows; else the reason why not. Not before the
     space is reserved, by single bytes perhaps, which direct I/O does not allow."""
     if not has("direct"):
@@ -241,14 +241,8 @@ def go_direct(fd: int) -> str:
         why = "the file system keeps in memory what is written to it"
     except OSError as error:
         why = f"direct I/O failed with {error.strerror}"
-    leave_direct(fd)
+    fcntl.fcntl(fd, fcntl.F_SETFL, flags)
     return why
-
-
-def leave_direct(fd: int) -> None:
-    """Go through the page cache from now on."""
-    flags: Any = fcntl.fcntl(fd, fcntl.F_GETFL)
-    fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
 
 
 def _in_page_cache(fd: int) -> bool:
