@@ -1,6 +1,6 @@
 """The zoo: wrong answers by lesson, each with a piece of the hint that it must get, and right ones, each in a style of
-its own that no check may refuse. As in `zerolab.course.exercises`, a folder a lesson and in it a file an exercise; wrong
-ones are data, in `wrong/`."""
+its own that no check may refuse. As in `zerolab.course.exercises`, a folder a lesson and in it a file an exercise;
+wrong ones are data, in `wrong/`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m zerolab.course.notebooks`: runs the lessons and solutions, stores their outputs, makes the exercises.
+"""`python -m zerolab.course.notebooks`: builds lessons, solutions and exercises from their texts, and runs them.
 
 Running it twice gives the same bytes: no times, no widget state, streams joined, no version of the Python that ran it.
 """
@@ -6,6 +6,7 @@ Running it twice gives the same bytes: no times, no widget state, streams joined
 from __future__ import annotations
 
 import argparse
+import copy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from nbformat import NotebookNode
 from zerolab.course.generate import check_source, write_exercise
 from zerolab.course.grade.cells import read_notebook, text_of
 from zerolab.course.lab import drop_views
+from zerolab.course.source import build
 from zerolab.errors import InputError, ZerolabError
 
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
@@ -55,15 +57,29 @@ def settle(notebook: NotebookNode) -> None:
     drop_views(notebook)
 
 
-def refresh(path: Path) -> bool:
-    """Run a notebook and write it back; whether its bytes changed."""
-    notebook = read_notebook(path)
-    execute(notebook, path.parent)
+def refresh(path: Path, run: bool = True) -> bool:
+    """Build a notebook from its text, run it or keep the outputs that it has, and write it; whether its bytes changed.
+    One without a text is its own."""
+    stored = read_notebook(path) if path.exists() else None
+    notebook = build(path) or copy.deepcopy(stored)
+    if run:
+        execute(notebook, path.parent)
+    else:
+        keep_outputs(notebook, stored)
+        settle(notebook)
     text = text_of(notebook)
-    if text == path.read_text(encoding="utf-8"):
+    if path.exists() and text == path.read_text(encoding="utf-8"):
         return False
     path.write_text(text, encoding="utf-8")
     return True
+
+
+def keep_outputs(notebook: NotebookNode, stored: NotebookNode | None) -> None:
+    """Give cells the outputs of the stored ones of the same id and source."""
+    of = {cell.id: cell for cell in stored.cells if cell.cell_type == "code"} if stored else {}
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and cell.id in of and of[cell.id].source == cell.source:
+            cell.outputs, cell.execution_count = of[cell.id].outputs, of[cell.id].execution_count
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,13 +87,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m zerolab.course.notebooks", description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", help="only notebooks whose name holds one of these")
     parser.add_argument("--root", type=Path, default=Path(), help="the folder with notebooks/ and solutions/")
-    parser.add_argument("--no-run", action="store_true", help="only make exercises, run nothing")
+    parser.add_argument("--no-run", action="store_true", help="run nothing, and keep outputs")
     parser.add_argument("--force", action="store_true", help="overwrite exercises that somebody has worked in")
     options = parser.parse_args(argv)
     try:
         for path in chosen(options.root, options.names):
-            if not options.no_run:
-                print(f"{path}: {'new outputs' if refresh(path) else 'unchanged'}", flush=True)
+            print(f"{path}: {'written' if refresh(path, not options.no_run) else 'unchanged'}", flush=True)
             if path.parent.name == "solutions":
                 check_source(read_notebook(path))
                 target = options.root / "exercises" / path.name
@@ -91,7 +106,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def chosen(root: Path, names: Sequence[str]) -> list[Path]:
     """Lessons and solutions in order, or those whose names hold one of `names`."""
-    paths = sorted([*root.glob("notebooks/*.ipynb"), *root.glob("solutions/*.ipynb")], key=lambda p: (p.name, str(p)))
+    texts = (root / "notebooks" / f"{text.stem}.ipynb" for text in root.glob("notebooks/text/*.md"))
+    stored = (path for folder in ("notebooks", "solutions") for path in root.glob(f"{folder}/*.ipynb"))
+    paths = sorted({*texts, *stored}, key=lambda path: (path.name, str(path)))
     found = [path for path in paths if not names or any(name in str(path) for name in names)]
     if not found:
         raise InputError(f"no notebook in {root}/notebooks or {root}/solutions fits {' '.join(names) or 'anything'}")

@@ -26,6 +26,14 @@ CELL = "```{code-cell}\n"
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
+def build(path: Path) -> NotebookNode | None:
+    """The notebook that belongs at `path`, from its text, without outputs; None where it has no text."""
+    text = path.parent / "text" / f"{path.stem}.md"
+    if path.parent.name == "solutions" and path.stem in LESSONS:
+        return build_solution(path.stem)
+    return build_lesson(text.read_text("utf-8")) if text.exists() else None
+
+
 def build_lesson(text: str) -> NotebookNode:
     """A lesson's notebook from its text, in which every cell says its `id`. Without outputs."""
     return read_cells(text, lambda place, texts, name: "")

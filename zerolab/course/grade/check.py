@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from zerolab.course.exercises import exercises_of
-from zerolab.course.exercises.points import POINTS
 from zerolab.course.grade.apart import observe_apart
 from zerolab.course.grade.needs import mend_first, mentions, sources_beside, uses
 from zerolab.course.judge.bounds import offence
@@ -37,7 +36,6 @@ class Checks:
 
     def __init__(self, lesson: str) -> None:
         self._exercises = exercises_of(lesson)
-        self._points = POINTS[lesson]
         self._failed: dict[str, Failed] = {}
 
     def __getattr__(self, name: str) -> Callable[..., None]:
@@ -45,9 +43,7 @@ class Checks:
             raise AttributeError(f"there is no exercise {name!r}; choose one of {', '.join(self._exercises)}")
         names = list(self._exercises)
         earlier = [self._exercises[other] for other in names[: names.index(name)]]
-        return partial(
-            run_check, self._exercises[name], earlier=earlier, failed=self._failed, points=self._points[name]
-        )
+        return partial(run_check, self._exercises[name], earlier=earlier, failed=self._failed)
 
     def __dir__(self) -> list[str]:
         return list(self._exercises)
@@ -67,11 +63,10 @@ def run_check(
     seed: int | None = None,
     earlier: Sequence[Exercise] = (),
     failed: dict[str, Failed] | None = None,
-    points: int | None = None,
 ) -> None:
-    """Print a finding for each claim, and at the end that all hold, with the `points` that this brings; raise
-    CheckFailed, with a hint, unless they do. The hint sends to one of the
-    `earlier` exercises if `fn` uses an answer to it that does not hold. `failed` remembers an exercise's failures: a
+    """Print a finding for each claim, and at the end that all hold, with the points that this brings; raise
+    CheckFailed, with a hint, unless they do. The hint sends to one of the `earlier` exercises if `fn` uses an answer to
+    it that does not hold. `failed` remembers an exercise's failures: a
     claim's first has the finding alone, and each time that the same claim fails again comes one more hint."""
     if not callable(fn):
         raise InputError(f"{exercise.name} is {fn!r}; pass your function itself, without calling it")
@@ -87,7 +82,7 @@ def run_check(
         began = not cause and not first.hint.startswith("not written yet")
         further = next_hint(exercise, first.text, failed) if began and failed is not None else ""
         raise CheckFailed(f"{exercise.name} does not hold yet: {first.hint}{further}") from None
-    worth = f": {points} of {plural(points, 'point')}" if points is not None else ""
+    worth = f": {exercise.points} of {plural(exercise.points, 'point')}" if exercise.points else ""
     print(f"{exercise.name} holds{worth}.")
 
 

@@ -36,8 +36,8 @@ def program(model: Any, change: Change) -> Any:
 
 
 class Model:
-    """A model answer and its mistakes, by what to say of each, as `run` calls them. `hang` are those that do not come to
-    their end: they run only where an answer did not, either."""
+    """A model answer and its mistakes, by what to say of each, as `run` calls them. `hang` are those that do not come
+    to their end: they run only where an answer did not, either."""
 
     def __init__(
         self,
@@ -73,12 +73,11 @@ class Model:
         def parts(case: Case, seen: Observation) -> Sequence[Any]:
             return [of(record.value) for record in seen.records] or [seen.trouble] * case.ranks
 
+        @once
         def wanted(case: Case) -> Wanted:
             words = {name: text for name, text in (("look", look), ("did", did)) if text}
             mistakes = lambda: {says: parts(case, seen) for says, seen in self.mistaken(case)}  # noqa: E731
             return Wanted(parts(case, self.does(case)), mistakes, **words)
-
-        wanted = once(wanted)
 
         def test(case: Case, seen: Observation) -> str | None:
             records = [replace(record, value=of(record.value)) for record in seen.records]

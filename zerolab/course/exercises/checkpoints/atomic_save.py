@@ -14,20 +14,25 @@ from zerolab.course.judge.exercise import Claim, Exercise, Test
 TEXT = '''
 Whole, or not at all
 
-Save a checkpoint so that whoever loads finds one that is whole, whatever happens in between: a kill, or a failure of power. You get a disk. Its paths are texts such as `"latest"` and `"step-7/model"`; a folder is there as long as a file is in it.
+Save a checkpoint so that whoever loads finds one that is whole, whatever happens in between: a kill, or a failure of
+power. You get a disk. Its paths are texts such as `"latest"` and `"step-7/model"`; a folder is there as long as a
+file is in it.
 
 | call | what it does |
 | --- | --- |
 | `disk.write(path, data)` | the file holds these bytes, whether it was there before or not |
 | `disk.sync(path)` | returns when what the file holds is on the disk; a folder needs none |
-| `disk.rename(old, new)` | another name for a file or a folder, whole or not at all; a file of that name is replaced; a folder of that name is a `FileExistsError` |
+| `disk.rename(old, new)` | another name, whole or not at all; replaces a file, refuses a folder (`FileExistsError`) |
 | `disk.remove(path)` | removes a file, or a folder with all that is in it |
 | `disk.read(path)` | the bytes that a file holds |
-| `disk.listdir(path)` | the names in a folder, or, without a path, of all that is on the top; none if there is no such folder |
+| `disk.listdir(path)` | the names in a folder, or, without a path, on the top; none if there is no such folder |
 
 To read, sync, rename or remove what is not there is a `FileNotFoundError`.
 
-A *kill* may come between two calls and within one. Within a `write` a part of the bytes is there, within the `remove` of a folder some of its files are gone. A *failure of power* takes, besides, all bytes that no `sync` followed. (Names are on this disk at once, in the order of your calls. On a real one you sync the folder for that.) Whoever loads does it so:
+A *kill* may come between two calls and within one. Within a `write` a part of the bytes is there, within the `remove`
+of a folder some of its files are gone. A *failure of power* takes, besides, all bytes that no `sync` followed. (Names
+are on this disk at once, in the order of your calls. On a real one you sync the folder for that.) Whoever loads does
+it so:
 
 ```{code-cell}
 :name: load
@@ -53,12 +58,16 @@ load(disk), load(disk.after_power_failure())
 
 Write `atomic_save(disk, step, files)`; `files` are the bytes of at least one file, by name, without folders.
 
-- When it has returned, `load` gives `files`, also if the power fails then. All else is gone, but `latest` and the folder that it names.
-- Before, at any moment, `load` gives what it gave before the save, or `files`. If there was no checkpoint before, there is no `latest`, or `load` gives `files`.
+- When it has returned, `load` gives `files`, also if the power fails then. All else is gone, but `latest` and the
+  folder that it names.
+- Before, at any moment, `load` gives what it gave before the save, or `files`. If there was no checkpoint before,
+  there is no `latest`, or `load` gives `files`.
 - A save that was killed may have left anything else behind. Later saves work all the same, and clear it away.
 - A step may be saved again, with other files, also right after itself.
 
-`latest` is the only name that is given; how the folder is called is up to you. The check draws several saves of 1 to 4 files and of other steps each time, kills each after and within every call, and has another save follow each kill. About fifteen lines.
+`latest` is the only name that is given; how the folder is called is up to you. The check draws several saves of 1 to
+4 files and of other steps each time, kills each after and within every call, and has another save follow each kill.
+About fifteen lines.
 '''
 
 

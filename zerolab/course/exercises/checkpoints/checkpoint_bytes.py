@@ -20,9 +20,12 @@ from zerolab.precision.recipe import BYTES
 TEXT = '''
 What each file holds
 
-Each rank writes two files. Into the model's file goes its shard of the parameters, as forward uses them. Into the optimizer's file goes what the optimizer keeps of the same shard. How many bytes of each?
+Each rank writes two files. Into the model's file goes its shard of the parameters, as forward uses them. Into the
+optimizer's file goes what the optimizer keeps of the same shard. How many bytes of each?
 
-A model's parameters have `numels` elements and train or are frozen, as `trains` says. Those that train lie in one row, the frozen ones in another, and each row is padded and cut into `ranks` shards, as in exercises 02. `pieces` says what the shards of one row hold, padding left out:
+A model's parameters have `numels` elements and train or are frozen, as `trains` says. Those that train lie in one
+row, the frozen ones in another, and each row is padded and cut into `ranks` shards, as in exercises 02. `pieces` says
+what the shards of one row hold, padding left out:
 
 ```{code-cell}
 :name: pieces
@@ -44,17 +47,23 @@ def pieces(numels: list[int], ranks: int, align: int) -> list[list[int]]:
 pieces([600, 900], ranks=2, align=256), pieces([300], ranks=2, align=256)
 ```
 
-`recipe` says the dtype of four states: `params`, `main_params`, `exp_avg` and `exp_avg_sq`, each `"fp32"` (4 bytes), `"bf16"`, `"fp16"` (2 bytes each) or, for the two moments, `"fp8"` (1 byte).
+`recipe` says the dtype of four states: `params`, `main_params`, `exp_avg` and `exp_avg_sq`, each `"fp32"` (4 bytes),
+`"bf16"`, `"fp16"` (2 bytes each) or, for the two moments, `"fp8"` (1 byte).
 
 - Padding is not written.
 - Frozen parameters are in the model's file, and nothing of them is in the optimizer's.
-- Main parameters are in the optimizer's file. Where they have the dtype of `params`, there is one copy of both, and nothing more to write.
+- Main parameters are in the optimizer's file. Where they have the dtype of `params`, there is one copy of both, and
+  nothing more to write.
 - Moments are there after the first step: the checkpoint of `step` 0 has none.
-- Moments in fp16 or fp8 are scaled in blocks of 128: each *piece* has a scale in fp32 for every 128 elements, and one for the rest if there is one. Main parameters have no scales, in no dtype.
+- Moments in fp16 or fp8 are scaled in blocks of 128: each *piece* has a scale in fp32 for every 128 elements, and one
+  for the rest if there is one. Main parameters have no scales, in no dtype.
 
-Return `(bytes in the model's file, bytes in the optimizer's file)` for each rank, in a list. Checksums, the header, buffers and random generators are left out.
+Return `(bytes in the model's file, bytes in the optimizer's file)` for each rank, in a list. Checksums, the header,
+buffers and random generators are left out.
 
-Here the library saves such a checkpoint on two ranks, and we count what is in its files: parameters of 600, 300 and 900 elements, the second of them frozen, in bf16 with fp32 main parameters and fp8 moments, after one step, with an `align` of 256. Your answer has to say the same:
+Here the library saves such a checkpoint on two ranks, and we count what is in its files: parameters of 600, 300 and
+900 elements, the second of them frozen, in bf16 with fp32 main parameters and fp8 moments, after one step, with an
+`align` of 256. Your answer has to say the same:
 
 ```{code-cell}
 :name: shown_files
@@ -85,7 +94,8 @@ with tempfile.TemporaryDirectory() as folder:
 of_ranks
 ```
 
-The check draws 1 to 64 ranks, up to five parameters or none, all of them frozen or none, any `align`, which with scaled moments is a multiple of 128, and mixes of these dtypes. About twelve lines.
+The check draws 1 to 64 ranks, up to five parameters or none, all of them frozen or none, any `align`, which with
+scaled moments is a multiple of 128, and mixes of these dtypes. About twelve lines.
 '''
 
 

@@ -17,7 +17,9 @@ from zerolab.course.judge.same import alike
 TEXT = """
 Find what is lost
 
-A small run in fp16, whose model has a few parameters and is to give 1 for every row of its data. Its loss is scaled: an overflow skips the step and halves the scale, and every `window` clean steps in a row double it. The rate falls from step to step.
+A small run in fp16, whose model has a few parameters and is to give 1 for every row of its data. Its loss is scaled:
+an overflow skips the step and halves the scale, and every `window` clean steps in a row double it. The rate falls
+from step to step.
 
 ```{code-cell}
 :name: Momentum
@@ -90,13 +92,19 @@ new.load(saved)
 {"undisturbed": undisturbed, "from its checkpoint": follow(new, data, 4)}
 ```
 
-Loss and scale should be the same. The loss begins with other data, and the scale with its first value, so that steps are skipped until it has come down again. There is more that is lost, or comes too late. Write `save` and `load` so that a run goes on from a checkpoint as if nothing had happened, to the last bit.
+Loss and scale should be the same. The loss begins with other data, and the scale with its first value, so that steps
+are skipped until it has come down again. There is more that is lost, or comes too late. Write `save` and `load` so
+that a run goes on from a checkpoint as if nothing had happened, to the last bit.
 
-- What `save()` returns is up to you. To save changes nothing in the run, which goes on; what was saved stays as it was.
-- `load(saved)` makes a run of the same shape and window that which was saved: one that is new, one that has made other steps, or the same one later. Several runs may load the same checkpoint, one after the other. It returns nothing.
+- What `save()` returns is up to you. To save changes nothing in the run, which goes on; what was saved stays as it
+  was.
+- `load(saved)` makes a run of the same shape and window that which was saved: one that is new, one that has made
+  other steps, or the same one later. Several runs may load the same checkpoint, one after the other. It returns
+  nothing.
 - Leave `step`, `update` and the names of what a run has as they are.
 
-The check draws data, and checkpoints before the first step, right after an overflow, among clean steps, and just before the scale doubles. About four lines.
+The check draws data, and checkpoints before the first step, right after an overflow, among clean steps, and just
+before the scale doubles. About four lines.
 """
 
 

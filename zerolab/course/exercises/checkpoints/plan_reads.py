@@ -17,14 +17,20 @@ from zerolab.course.judge.same import alike, is_whole, short
 TEXT = """
 Which bytes of which files
 
-Some ranks have saved a parameter, each the elements that it had, and other ranks load it: another number, with other shards. Each of them needs the elements `[start, stop)`. Which bytes does it read?
+Some ranks have saved a parameter, each the elements that it had, and other ranks load it: another number, with other
+shards. Each of them needs the elements `[start, stop)`. Which bytes does it read?
 
-`stretches` is a list of `(first, last, rank, offset)`: the elements `[first, last)` of the parameter lie in rank `rank`'s file, end to end, from byte `offset` on. Every element has `itemsize` bytes. Return a list of `(rank, first byte, one past the last byte)`, counted from the file's first byte.
+`stretches` is a list of `(first, last, rank, offset)`: the elements `[first, last)` of the parameter lie in rank
+`rank`'s file, end to end, from byte `offset` on. Every element has `itemsize` bytes. Return a list of
+`(rank, first byte, one past the last byte)`, counted from the file's first byte.
 
-- The reads come in the order of the elements, and bring every element once. A read stays within one stretch, and none is without bytes.
+- The reads come in the order of the elements, and bring every element once. A read stays within one stretch, and none
+  is without bytes.
 - Stretches come in any order, some without elements. A file may hold several.
-- Stretches may overlap, as those of replicas do. An element may come from any that has it, as long as there are as few reads as there can be.
-- If nobody saved an element that is needed, raise a `ValueError`. A range without elements needs nothing: return an empty list.
+- Stretches may overlap, as those of replicas do. An element may come from any that has it, as long as there are as
+  few reads as there can be.
+- If nobody saved an element that is needed, raise a `ValueError`. A range without elements needs nothing: return an
+  empty list.
 
 For example three ranks saved 12 elements of 4 bytes, and the second of two new ranks needs `[6, 12)`:
 
@@ -45,7 +51,8 @@ files = [bytes(begin) + elements[4 * r : 4 * r + 4].numpy().tobytes() for r, beg
 brought(files, [(1, 168, 176), (2, 100, 116)])
 ```
 
-The check draws stretches of up to 40 elements, some of one and some of none, overlaps and gaps; ranges at and between borders, some of them empty; 2, 4 or 8 bytes an element. About twelve lines.
+The check draws stretches of up to 40 elements, some of one and some of none, overlaps and gaps; ranges at and between
+borders, some of them empty; 2, 4 or 8 bytes an element. About twelve lines.
 """
 
 

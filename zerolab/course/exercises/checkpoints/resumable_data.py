@@ -19,7 +19,9 @@ from zerolab.course.judge.same import alike, short
 TEXT = '''
 The batches of a run that nothing disturbed
 
-A run died, and goes on from its last checkpoint. It should see the samples that it would have seen, each as often, on as many ranks as there are now. A data set has `samples` samples, which are numbered. In each epoch they come in another order:
+A run died, and goes on from its last checkpoint. It should see the samples that it would have seen, each as often, on
+as many ranks as there are now. A data set has `samples` samples, which are numbered. In each epoch they come in
+another order:
 
 ```{code-cell}
 :name: order
@@ -37,9 +39,17 @@ def order(seed: int, epoch: int, samples: int) -> list[int]:
 
 Write a class. Each rank makes its own object: `ResumableData(samples, batch, seed, rank, ranks)`.
 
-- `next()` returns a list with the numbers of the samples that this rank gets in the next step. Epochs follow each other, from number 0 on, as one endless row. A step takes the next `batch` samples of it. Where an epoch ends within a batch, the batch goes on with the next epoch, or with several if it is longer than they are. The batch is cut into `ranks` equal parts of samples that follow each other, and rank r gets part r, counted from 0. `batch` is a multiple of `ranks`.
-- `state()` returns what a checkpoint needs to keep of this: numbers, texts, lists or dicts, since it goes through JSON. To ask changes nothing, and what was returned does not change later. Ranks ask at the same moment, and only rank 0's answer is kept.
-- `ResumableData(samples, batch, seed, rank, ranks, state)`, with what came back from JSON, goes on with the step behind the checkpoint. `samples` and `seed` are those of before; `ranks` and `batch` may be others. The first sample of the new run is the one behind the last of the old.
+- `next()` returns a list with the numbers of the samples that this rank gets in the next step. Epochs follow each
+  other, from number 0 on, as one endless row. A step takes the next `batch` samples of it. Where an epoch ends within
+  a batch, the batch goes on with the next epoch, or with several if it is longer than they are. The batch is cut into
+  `ranks` equal parts of samples that follow each other, and rank r gets part r, counted from 0. `batch` is a multiple
+  of `ranks`.
+- `state()` returns what a checkpoint needs to keep of this: numbers, texts, lists or dicts, since it goes through
+  JSON. To ask changes nothing, and what was returned does not change later. Ranks ask at the same moment, and only
+  rank 0's answer is kept.
+- `ResumableData(samples, batch, seed, rank, ranks, state)`, with what came back from JSON, goes on with the step
+  behind the checkpoint. `samples` and `seed` are those of before; `ranks` and `batch` may be others. The first sample
+  of the new run is the one behind the last of the old.
 
 For example the parts of batches of 4 on two ranks, of the samples above:
 
@@ -50,7 +60,9 @@ row = order(seed=1, epoch=0, samples=5) + order(seed=1, epoch=1, samples=5)
 {f"step {at // 4}, rank {at % 4 // 2}": row[at : at + 2] for at in range(0, 8, 2)}
 ```
 
-The check runs up to three runs, one from the checkpoint of the other, on 1 to 4 ranks. It draws data sets of 1 to 40 samples, batches that divide an epoch or do not or are longer, checkpoints before the first step, at the end of an epoch and within one. Each run goes on a little after its checkpoint before it dies. About twelve lines.
+The check runs up to three runs, one from the checkpoint of the other, on 1 to 4 ranks. It draws data sets of 1 to 40
+samples, batches that divide an epoch or do not or are longer, checkpoints before the first step, at the end of an
+epoch and within one. Each run goes on a little after its checkpoint before it dies. About twelve lines.
 '''
 
 

@@ -18,23 +18,31 @@ from zerolab.course.judge.same import alike
 TEXT = """
 Few buckets or many?
 
-In backward the layers' gradients become ready one after the other. Reduced together, in one bucket, they pay the latency once, but nothing travels before backward has ended. Reduced one by one, they leave early, and each pays the latency. Find the best size in between.
+In backward the layers' gradients become ready one after the other. Reduced together, in one bucket, they pay the
+latency once, but nothing travels before backward has ended. Reduced one by one, they leave early, and each pays the
+latency. Find the best size in between.
 
-Layer i, counted in the order of backward, has `nbytes[i]` bytes of gradients, all of them ready `ready[i]` seconds after backward's start, never before those of layer i - 1. For a given size of buckets:
+Layer i, counted in the order of backward, has `nbytes[i]` bytes of gradients, all of them ready `ready[i]` seconds
+after backward's start, never before those of layer i - 1. For a given size of buckets:
 
-- Layers are joined in order. As soon as a bucket has *at least* `size` bytes it is full, and the next layer opens a new one. Layers are not cut. The last bucket may stay smaller.
-- A bucket is complete when the last of its layers is ready. It is all-reduced over `ranks` ranks, at the price above, where N need not divide the bytes.
+- Layers are joined in order. As soon as a bucket has *at least* `size` bytes it is full, and the next layer opens a
+  new one. Layers are not cut. The last bucket may stay smaller.
+- A bucket is complete when the last of its layers is ready. It is all-reduced over `ranks` ranks, at the price above,
+  where N need not divide the bytes.
 - The wire carries one bucket at a time, in order. Each begins when it is complete and the wire is free.
 
-`sizes` are the candidates, in any order. Return `(size, seconds)`: the size with which the last bucket has been reduced earliest, and when that is, in seconds since backward's start. Of sizes that end equally early, the smallest.
+`sizes` are the candidates, in any order. Return `(size, seconds)`: the size with which the last bucket has been
+reduced earliest, and when that is, in seconds since backward's start. Of sizes that end equally early, the smallest.
 
-By hand: three layers of 100 bytes, ready after 1, 2 and 6 s; 2 ranks, a latency of 1 s, 100 bytes/s. A bucket of n bytes takes 2 (1 + n / 2 / 100) = 2 + n / 100 s.
+By hand: three layers of 100 bytes, ready after 1, 2 and 6 s; 2 ranks, a latency of 1 s, 100 bytes/s. A bucket of n
+bytes takes 2 (1 + n / 2 / 100) = 2 + n / 100 s.
 
     size 100      [0] 1 to 4     [1] 4 to 7     [2] 7 to 10     ends after 10 s
     size 150      [0, 1] 2 to 6                 [2] 6 to 9      ends after  9 s
     size 300      [0, 1, 2] 6 to 11                             ends after 11 s
 
-So `best_bucket([1, 2, 6], [100, 100, 100], [300, 150, 100], 2, 1, 100)` is `(150, 9)`. The check draws 1 to 40 layers, 1 to 64 ranks, sizes below the smallest layer and above all together. About fifteen lines.
+So `best_bucket([1, 2, 6], [100, 100, 100], [300, 150, 100], 2, 1, 100)` is `(150, 9)`. The check draws 1 to 40
+layers, 1 to 64 ranks, sizes below the smallest layer and above all together. About fifteen lines.
 """
 
 

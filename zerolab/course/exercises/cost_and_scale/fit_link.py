@@ -19,7 +19,9 @@ from zerolab.course.judge.same import short
 TEXT = """
 How fast is the link?
 
-Nobody tells you the latency and the bandwidth that a step really gets: you time a few collectives and solve for both. `samples` is a list of `(name, ranks, nbytes, seconds)`: the collective's name, `"reduce_scatter"`, `"all_gather"` or `"all_reduce"`; on how many ranks; the bytes of the *whole* tensor; how long it took. Here two are measured:
+Nobody tells you the latency and the bandwidth that a step really gets: you time a few collectives and solve for both.
+`samples` is a list of `(name, ranks, nbytes, seconds)`: the collective's name, `"reduce_scatter"`, `"all_gather"` or
+`"all_reduce"`; on how many ranks; the bytes of the *whole* tensor; how long it took. Here two are measured:
 
 ```{code-cell}
 :name: shown_measured
@@ -37,11 +39,15 @@ def sample(name, ranks, numel):
 [sample("all_gather", 4, 100_000), sample("all_reduce", 3, 900_000)]
 ```
 
-By hand: they took 0.00033 s and 0.00484 s. The all-gather took 3 steps, so a step with its message of 100,000 bytes took 0.00011 s. The all-reduce took 4 steps, and a step with 1,200,000 bytes took 0.00121 s. The 1,100,000 bytes more cost 0.0011 s more: the bandwidth is 1,000,000,000 bytes a second. The latency is what is left of a step, 0.00011 - 0.0001 = 0.00001 s.
+By hand: they took 0.00033 s and 0.00484 s. The all-gather took 3 steps, so a step with its message of 100,000 bytes
+took 0.00011 s. The all-reduce took 4 steps, and a step with 1,200,000 bytes took 0.00121 s. The 1,100,000 bytes more
+cost 0.0011 s more: the bandwidth is 1,000,000,000 bytes a second. The latency is what is left of a step, 0.00011 -
+0.0001 = 0.00001 s.
 
 Return `(latency in seconds, bandwidth in bytes a second)`, two numbers. A thousandth off is near enough.
 
-- All samples are of one link. They mix collectives, ranks and sizes, come in any order, and are exact: no two of them contradict each other.
+- All samples are of one link. They mix collectives, ranks and sizes, come in any order, and are exact: no two of them
+  contradict each other.
 - A sample of one rank took no time, and says nothing about the link.
 - At least two samples have messages of different lengths. Others may have equal ones, or be there twice.
 

@@ -27,22 +27,33 @@ from zerolab.ranks import spend
 TEXT = """
 Hidden behind computing
 
-In exercises 05 every layer took as long as any other, and one ahead was enough. Here units differ: while a long one computes, several short ones could come; but memory has room for some of them only.
+In exercises 05 every layer took as long as any other, and one ahead was enough. Here units differ: while a long one
+computes, several short ones could come; but memory has room for some of them only.
 
-Write `hidden(comm, shards, numels, compute, room)`. `shards[k]` is this rank's shard of unit k, which has `numels[k]` elements in all; shards are those of `torch.tensor_split`. Gather each unit once, in order, and call `compute(k, whole)` on it once, in order. `comm.all_gather_async(shards[k], numels[k])` returns a handle at once; `handle.wait()` blocks until the whole unit is here, and returns it. The wire carries one gather at a time, in the order in which they were begun.
+Write `hidden(comm, shards, numels, compute, room)`. `shards[k]` is this rank's shard of unit k, which has `numels[k]`
+elements in all; shards are those of `torch.tensor_split`. Gather each unit once, in order, and call
+`compute(k, whole)` on it once, in order. `comm.all_gather_async(shards[k], numels[k])` returns a handle at once;
+`handle.wait()` blocks until the whole unit is here, and returns it. The wire carries one gather at a time, in the
+order in which they were begun.
 
-- At any moment at most `room` elements may be gathered or on their way. A unit counts from the moment when its gather begins until nothing of yours refers to it any more: no variable, no list, and no handle, which holds its result. No unit is larger than the room.
+- At any moment at most `room` elements may be gathered or on their way. A unit counts from the moment when its gather
+  begins until nothing of yours refers to it any more: no variable, no list, and no handle, which holds its result. No
+  unit is larger than the room.
 - All is computed as early as it can be: a gather begins as soon as there is room for it (and for those before it).
 
-Time passes in `compute` and in `wait` only, and is virtual. By hand: three units of 4, 2 and 2 elements, whose gathers take 2, 1 and 1 s; computing takes 3, 0.5 and 1 s; room for 8 elements. All three gathers begin at once (digits are units):
+Time passes in `compute` and in `wait` only, and is virtual. By hand: three units of 4, 2 and 2 elements, whose
+gathers take 2, 1 and 1 s; computing takes 3, 0.5 and 1 s; room for 8 elements. All three gathers begin at once
+(digits are units):
 
     second      0       2   3   4   5 5.5 6.5
     gathers     0000000011112222
     computes            000000000000112222
 
-One ahead would begin gather 2 when unit 0 is computed, at 5 s, and end at 7 s. So would the best with room for 6 elements, where gather 2 has to wait for unit 0 to go.
+One ahead would begin gather 2 when unit 0 is computed, at 5 s, and end at 7 s. So would the best with room for 6
+elements, where gather 2 has to wait for unit 0 to go.
 
-The check draws 1 to 12 units, room for one unit, for some or for all, 1 to 4 ranks, which do not always divide a unit. It measures the memory that you hold, and the clock. About nine lines.
+The check draws 1 to 12 units, room for one unit, for some or for all, 1 to 4 ranks, which do not always divide a
+unit. It measures the memory that you hold, and the clock. About nine lines.
 """
 
 

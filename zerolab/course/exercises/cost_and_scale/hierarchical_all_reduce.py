@@ -22,22 +22,33 @@ from zerolab.course.judge.same import by_dtype
 TEXT = """
 Between machines
 
-Ranks of one machine, a *node*, have quick links; between nodes they are slow. An all-reduce should send as little as possible between nodes, and spread that over all ranks.
+Ranks of one machine, a *node*, have quick links; between nodes they are slow. An all-reduce should send as little as
+possible between nodes, and spread that over all ranks.
 
-Write `hierarchical_all_reduce(comm, tensor, node_size)`, which sums `tensor` over all ranks, in place. The N ranks stand in G nodes of `node_size` each, in order: rank r is in node r // node_size, and has seat r % node_size there.
+Write `hierarchical_all_reduce(comm, tensor, node_size)`, which sums `tensor` over all ranks, in place. The N ranks
+stand in G nodes of `node_size` each, in order: rank r is in node r // node_size, and has seat r % node_size there.
 
-**Groups.** `group = comm.split(color)`, an integer, is called by all ranks. It returns a `comm` for the ranks that gave the same color: `group.rank` and `group.size` count these ranks alone, in order, and its collectives run among them. Groups are made anew in each call; what ranks tell each other to make them is not counted.
+**Groups.** `group = comm.split(color)`, an integer, is called by all ranks. It returns a `comm` for the ranks that
+gave the same color: `group.rank` and `group.size` count these ranks alone, in order, and its collectives run among
+them. Groups are made anew in each call; what ranks tell each other to make them is not counted.
 
     6 ranks, node_size 2            node 0      node 1      node 2
     rank                            0   1       2   3       4   5
     comm.split(rank // 2)           0   1       0   1       0   1     its rank in the group, of its node
     comm.split(rank % 2)            0   0       1   1       2   2     its rank in the group, of its seat
 
-**Collectives.** `group.all_reduce(t)` sums in place. `part = group.reduce_scatter(flat)` returns chunk `group.rank` of the sum of 1-D tensors, and leaves `flat` as it is; chunks are those of `flat.tensor_split(group.size)`, which may differ by one element or have none. `group.all_gather(part, out=flat)` writes all ranks' chunks into `flat`.
+**Collectives.** `group.all_reduce(t)` sums in place. `part = group.reduce_scatter(flat)` returns chunk `group.rank`
+of the sum of 1-D tensors, and leaves `flat` as it is; chunks are those of `flat.tensor_split(group.size)`, which may
+differ by one element or have none. `group.all_gather(part, out=flat)` writes all ranks' chunks into `flat`.
 
-The tensor has n elements. No rank may send more to other nodes than 2 (G - 1) messages of n / N elements, rounded up. A plain ring over all ranks sends more. By hand: with 4 ranks in 2 nodes and 8 elements, ranks 1 and 3 stand at a border, and each sends 2 (N - 1) = 6 messages of 2 elements across: 12. You send 2 (2 - 1) messages of 2 elements from every rank: 4.
+The tensor has n elements. No rank may send more to other nodes than 2 (G - 1) messages of n / N elements, rounded up.
+A plain ring over all ranks sends more. By hand: with 4 ranks in 2 nodes and 8 elements, ranks 1 and 3 stand at a
+border, and each sends 2 (N - 1) = 6 messages of 2 elements across: 12. You send 2 (2 - 1) messages of 2 elements from
+every rank: 4.
 
-The check draws 1 to 8 ranks, one node, several, nodes of one rank, contiguous tensors of any shape, in float32, float64, bfloat16 and int64, some with fewer elements than ranks. The scoreboard counts bytes between nodes and inside them, where no rank should send more than in one reduce-scatter and one all-gather. About six lines.
+The check draws 1 to 8 ranks, one node, several, nodes of one rank, contiguous tensors of any shape, in float32,
+float64, bfloat16 and int64, some with fewer elements than ranks. The scoreboard counts bytes between nodes and inside
+them, where no rank should send more than in one reduce-scatter and one all-gather. About six lines.
 """
 
 

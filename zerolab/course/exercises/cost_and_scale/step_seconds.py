@@ -15,7 +15,10 @@ from zerolab.course.judge.mistakes import Mistakes, answers
 TEXT = """
 What does a step's communication cost?
 
-Predict how long a step of the engine communicates when nothing is overlapped: the sum over all its collectives. The model's `units` are numbers of elements; all of them train. A unit is cut into N = `ranks` equal shards, so a shard has numel / N elements, *rounded up*, and the last one is filled up. Each unit makes calls of its own, as long as its filled-up shards together:
+Predict how long a step of the engine communicates when nothing is overlapped: the sum over all its collectives. The
+model's `units` are numbers of elements; all of them train. A unit is cut into N = `ranks` equal shards, so a shard
+has numel / N elements, *rounded up*, and the last one is filled up. Each unit makes calls of its own, as long as its
+filled-up shards together:
 
 | stage | in each of the `micro_batches` | once, after the update |
 | --- | --- | --- |
@@ -23,9 +26,12 @@ Predict how long a step of the engine communicates when nothing is overlapped: t
 | 1 and 2 | reduce-scatter of the gradients | all-gather of the new parameters |
 | 3 | all-gather of the parameters for forward, all-gather again for backward, reduce-scatter of the gradients | |
 
-A parameter travels as `param_bytes` bytes, a gradient as `grad_bytes`. `latency` is in seconds, `bandwidth` in bytes a second.
+A parameter travels as `param_bytes` bytes, a gradient as `grad_bytes`. `latency` is in seconds, `bandwidth` in bytes
+a second.
 
-By hand: stage 3, units of 10 and 4 elements on 4 ranks, one micro-batch, 2 bytes for each parameter and each gradient, a latency of 1 s and 2 bytes a second. Shards have 3 elements and 1, messages 6 bytes and 2, so steps take 1 + 3 = 4 s and 1 + 1 = 2 s. A collective is 3 steps: 12 s and 6 s. Each unit has three collectives: 54 s.
+By hand: stage 3, units of 10 and 4 elements on 4 ranks, one micro-batch, 2 bytes for each parameter and each
+gradient, a latency of 1 s and 2 bytes a second. Shards have 3 elements and 1, messages 6 bytes and 2, so steps take 1 +
+3 = 4 s and 1 + 1 = 2 s. A collective is 3 steps: 12 s and 6 s. Each unit has three collectives: 54 s.
 
 Here the library's engine takes a step on the virtual clock, three units on three ranks, two micro-batches, in fp32:
 
@@ -51,7 +57,9 @@ on = dict(ranks=3, world="lockstep", device="cpu", collectives="ring", link=Link
 {f"stage {stage}": f"{1e6 * launch(step_measured, stage, **on)[0]:.3f} microseconds" for stage in range(4)}
 ```
 
-Its units have 1,020, 420 and 42 elements (weights and biases), 1 Gbit/s is 125,000,000 bytes a second, and `step_seconds(1, [1020, 420, 42], 3, 2, 4, 4, 1e-5, 1.25e8)` has to say what stands there for stage 1. The check draws all stages, 1 to 1,024 ranks, which mostly do not divide the units, and 2 or 4 bytes. About eleven lines.
+Its units have 1,020, 420 and 42 elements (weights and biases), 1 Gbit/s is 125,000,000 bytes a second, and
+`step_seconds(1, [1020, 420, 42], 3, 2, 4, 4, 1e-5, 1.25e8)` has to say what stands there for stage 1. The check draws
+all stages, 1 to 1,024 ranks, which mostly do not divide the units, and 2 or 4 bytes. About eleven lines.
 """
 
 

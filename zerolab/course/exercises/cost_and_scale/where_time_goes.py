@@ -24,11 +24,19 @@ from zerolab.ranks import launch, spend
 TEXT = """
 Where does the time go?
 
-A step is slower than it should be. Its trace says why: is one rank late, does the wire carry too much, are there too many messages, or is nothing wrong?
+A step is slower than it should be. Its trace says why: is one rank late, does the wire carry too much, are there too
+many messages, or is nothing wrong?
 
-`trace[r]` has rank r's spans, `(kind, start, stop, messages)`, sorted by their start, in whole nanoseconds since the step's beginning. `kind` is `"compute"` or `"collective"`. No two computations of a rank overlap, and no two of its collectives; a computation and a collective may. All ranks make the same collectives in the same order, so the k-th of one rank is the k-th of all. `messages` is how many messages a rank sends in it, one after the other, each with a `latency` in nanoseconds; of a computation it is 0.
+`trace[r]` has rank r's spans, `(kind, start, stop, messages)`, sorted by their start, in whole nanoseconds since the
+step's beginning. `kind` is `"compute"` or `"collective"`. No two computations of a rank overlap, and no two of its
+collectives; a computation and a collective may. All ranks make the same collectives in the same order, so the k-th of
+one rank is the k-th of all. `messages` is how many messages a rank sends in it, one after the other, each with a
+`latency` in nanoseconds; of a computation it is 0.
 
-A collective can travel only when the last rank has reached it. So on each rank it *waits*, from its start there to the latest of its starts on all ranks; from then to its stop it is *on the wire*. Return `(computing, hidden, exposed, waiting, cause)`: four times, each in nanoseconds and **summed over all ranks**, and a word.
+A collective can travel only when the last rank has reached it. So on each rank it *waits*, from its start there to
+the latest of its starts on all ranks; from then to its stop it is *on the wire*. Return
+`(computing, hidden, exposed, waiting, cause)`: four times, each in nanoseconds and **summed over all ranks**, and a
+word.
 
 | | time in which, on that rank |
 | --- | --- |
@@ -37,10 +45,13 @@ A collective can travel only when the last rank has reached it. So on each rank 
 | exposed | a collective is on the wire, and no computation runs |
 | waiting | a collective waits, and no computation runs |
 
-The cause is `"none"` if exposed + waiting is less than a tenth of computing + exposed + waiting. Otherwise it is the one that costs most:
+The cause is `"none"` if exposed + waiting is less than a tenth of computing + exposed + waiting. Otherwise it is the
+one that costs most:
 
 - `"straggler"` costs waiting.
-- `"latency"` costs a share of what is exposed. For each collective on each rank, the share is messages * latency / (its time on the wire), but 1 at most. A rank alone sends no message: its collectives take no time, and cost nothing.
+- `"latency"` costs a share of what is exposed. For each collective on each rank, the share is messages * latency /
+  (its time on the wire), but 1 at most. A rank alone sends no message: its collectives take no time, and cost
+  nothing.
 - `"bandwidth"` costs the rest of what is exposed.
 
 By hand, a trace of one collective on two ranks, with a latency of 2 ns:
@@ -56,9 +67,13 @@ small_answer = (16 + 35, 0 + 15, 20 + 5, 4 + 0, "bandwidth")
 small_answer
 ```
 
-The collective is on the wire from 20 to 40. Rank 0 computes until 16 and waits until 20; then 20 ns are exposed. Rank 1 computes until 35, so 15 of its 20 ns are hidden, 5 exposed. Two messages have 4 ns of latency in 20 ns on the wire, a fifth. So of the 25 ns exposed, latency costs 5 and bandwidth 20, the straggler costs 4, and 29 is more than a tenth of 80.
+The collective is on the wire from 20 to 40. Rank 0 computes until 16 and waits until 20; then 20 ns are exposed. Rank
+1 computes until 35, so 15 of its 20 ns are hidden, 5 exposed. Two messages have 4 ns of latency in 20 ns on the wire,
+a fifth. So of the 25 ns exposed, latency costs 5 and bandwidth 20, the straggler costs 4, and 29 is more than a tenth
+of 80.
 
-The check takes traces of steps that really run in lockstep: 1 to 4 ranks, gathers ahead, reductions beside the backward, and all in turn. No two causes cost nearly the same. About eighteen lines.
+The check takes traces of steps that really run in lockstep: 1 to 4 ranks, gathers ahead, reductions beside the
+backward, and all in turn. No two causes cost nearly the same. About eighteen lines.
 """
 
 

@@ -13,7 +13,16 @@ import torch
 from zerolab.collectives import Collectives
 from zerolab.course.exercises.twice import begins_anew, snapshot
 from zerolab.course.judge.case import Case, Observation, Record, once, plural
-from zerolab.course.judge.claims import each_rank, most_in_a_ring, most_sent, number_of_calls, part, untouched
+from zerolab.course.judge.claims import (
+    each_rank,
+    most_in_a_ring,
+    most_sent,
+    number_of_calls,
+    untouched,
+)
+from zerolab.course.judge.claims import (
+    part as of_part,
+)
 from zerolab.course.judge.draw import signed
 from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.mistakes import Wanted, compared
@@ -24,13 +33,17 @@ from zerolab.memory import Tracker
 TEXT = """
 One call after backward
 
-Backward has run on every rank, on data of its own. Replace each parameter's `.grad` by the mean over the ranks, and return nothing.
+Backward has run on every rank, on data of its own. Replace each parameter's `.grad` by the mean over the ranks, and
+return nothing.
 
-- A rank may have skipped a layer, or all of them, so that a parameter's `.grad` is `None` *there*. It counts as zeros, and it gets the mean, too. If all ranks have `None`, the mean is zero.
-- Frozen parameters (`requires_grad` is false) are left alone, with the `.grad` that they may have. They are the same on all ranks, and there is at least one that is not frozen.
+- A rank may have skipped a layer, or all of them, so that a parameter's `.grad` is `None` *there*. It counts as
+  zeros, and it gets the mean, too. If all ranks have `None`, the mean is zero.
+- Frozen parameters (`requires_grad` is false) are left alone, with the `.grad` that they may have. They are the same
+  on all ranks, and there is at least one that is not frozen.
 - Everything is float32 and contiguous. The new gradients require no gradient themselves.
 
-The scoreboard wants one call, whatever the number of parameters, and the bytes of one all-reduce of what is not frozen. The check draws shapes, also without dimensions or elements; who lacks which gradient; gradients that are
+The scoreboard wants one call, whatever the number of parameters, and the bytes of one all-reduce of what is not
+frozen. The check draws shapes, also without dimensions or elements; who lacks which gradient; gradients that are
 zero, and one that is NaN, as its mean is then; and calls a second time, for other parameters. About eight lines.
 """
 
@@ -309,7 +322,7 @@ EXERCISE = Exercise(
     "average_gradients",
     average_cases,
     (
-        Claim("every rank ends with the mean in every .grad", part("first", means_right)),
+        Claim("every rank ends with the mean in every .grad", of_part("first", means_right)),
         Claim("it returns nothing, and gradients are plain numbers", nothing_else),
         Claim("parameters keep their values", untouched(0)),
         Claim("a second call, for other parameters, begins anew", begins_anew(again_wanted)),

@@ -27,12 +27,15 @@ for rank, calls in enumerate(launch(calls_of, ranks=4, world="lockstep", device=
     print(f"rank {rank}: {calls}")
 ```
 
-The sizes of layers 1 and 2 are alike, so for one call more nobody notices: rank 2 reduces its layer 1 with the others' layer 2. What a trace shows is the first call that *differs*, at index 2, and
-rank 2 departs there. So look a little before that place, too.
+The sizes of layers 1 and 2 are alike, so for one call more nobody notices: rank 2 reduces its layer 1 with the
+others' layer 2. What a trace shows is the first call that *differs*, at index 2, and rank 2 departs there. So look a
+little before that place, too.
 
-Find it for any trace. `calls[r]` are rank r's calls in order, each `(name, elements)`. Return `(rank, index)` of the first call that one rank makes differently from all others; a call that only one rank
-makes, or only one rank does not make, differs as well. There are at least three ranks, and at that index the others agree; later another rank may depart, too. If all calls are alike, return `None`.
-The check draws who departs, where and how, on three to five ranks. About six lines.
+Find it for any trace. `calls[r]` are rank r's calls in order, each `(name, elements)`. Return `(rank, index)` of the
+first call that one rank makes differently from all others; a call that only one rank makes, or only one rank does not
+make, differs as well. There are at least three ranks, and at that index the others agree; later another rank may
+depart, too. If all calls are alike, return `None`. The check draws who departs, where and how, on three to five
+ranks. About six lines.
 """
 
 

@@ -19,16 +19,22 @@ from zerolab.memory import Tracker
 TEXT = """
 Two names for one memory
 
-Make one row, laid out as your `lay_out` says, the memory of all of a module's parameters, in the order of `module.parameters()`, and return the row.
+Make one row, laid out as your `lay_out` says, the memory of all of a module's parameters, in the order of
+`module.parameters()`, and return the row.
 
-- Values stay as they were, and padding is zero. The elements of a parameter lie there in the order that `parameter.reshape(-1)` gives, row after row, also if it was transposed. The row has the parameters' dtype, which is the same for all of them.
-- Afterwards, what is written into the row shows in the module, and the reverse. The `Parameter` objects stay the same ones, because an optimizer may know them already.
+- Values stay as they were, and padding is zero. The elements of a parameter lie there in the order that
+  `parameter.reshape(-1)` gives, row after row, also if it was transposed. The row has the parameters' dtype, which is
+  the same for all of them.
+- Afterwards, what is written into the row shows in the module, and the reverse. The `Parameter` objects stay the same
+  ones, because an optimizer may know them already.
 - A tied weight lies in the row once. Buffers do not lie there; frozen parameters do.
 - Nothing else about the module changes: gradients, what is frozen, its mode and its buffers stay as they were.
 - The row requires no gradient, and nobody keeps a second copy of the parameters.
 
-The check draws modules of float32, float64 and bfloat16, in training and in evaluation mode, with gradients and without; parameters may be frozen, tied, transposed, without dimensions or without elements. The scoreboard measures the worst moment, where all weights are bfloat16 and transposed: the module as it was and the row must fit together, and
-nothing of that size besides; a copy of one parameter at a time fits, also in float32. About nine lines.
+The check draws modules of float32, float64 and bfloat16, in training and in evaluation mode, with gradients and
+without; parameters may be frozen, tied, transposed, without dimensions or without elements. The scoreboard measures
+the worst moment, where all weights are bfloat16 and transposed: the module as it was and the row must fit together,
+and nothing of that size besides; a copy of one parameter at a time fits, also in float32. About nine lines.
 """
 
 

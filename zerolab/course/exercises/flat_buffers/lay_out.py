@@ -15,11 +15,13 @@ from zerolab.flat.layout import round_up
 TEXT = """
 Where parameters lie
 
-`numels` are the sizes of parameters, in elements. Lay them end to end in a row that `ranks` ranks will share, and return a list with the start of each, and the length of the row.
+`numels` are the sizes of parameters, in elements. Lay them end to end in a row that `ranks` ranks will share, and
+return a list with the start of each, and the length of the row.
 
 - Each start is a multiple of `align`: the smallest one at which the parameter before has ended.
 - The length is the smallest multiple of `ranks * align` that holds them all.
-- A parameter may have no elements. It has a start, but takes no place. A list without parameters makes a row of length 0, and so does one in which none has elements.
+- A parameter may have no elements. It has a start, but takes no place. A list without parameters makes a row of
+  length 0, and so does one in which none has elements.
 
 The check draws sizes, ranks, and an `align` that is any number from 1 on. About six lines.
 """

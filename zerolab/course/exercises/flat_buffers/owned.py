@@ -16,10 +16,13 @@ from zerolab.course.judge.mistakes import Mistakes, answers, you_say
 TEXT = """
 Who owns what
 
-The row is cut into `ranks` equal shards, in order of rank. Which elements of which parameters does the shard of `rank` hold? Return a list of `(number, start, stop)`: the number of the parameter,
-and the range `[start, stop)` of *its* elements, counted from its own first one.
+The row is cut into `ranks` equal shards, in order of rank. Which elements of which parameters does the shard of
+`rank` hold? Return a list of `(number, start, stop)`: the number of the parameter, and the range `[start, stop)` of
+*its* elements, counted from its own first one.
 
-The pieces come in order. Pieces without elements are left out, and padding never appears. `starts` and `length` are as in exercise 1; `length` is a multiple of `ranks`. The check draws rows of all kinds, also one without parameters. About seven lines.
+The pieces come in order. Pieces without elements are left out, and padding never appears. `starts` and `length` are
+as in exercise 1; `length` is a multiple of `ranks`. The check draws rows of all kinds, also one without parameters.
+About seven lines.
 """
 
 

@@ -28,16 +28,22 @@ Exercise 4 begins to send when all computing is done. Here gradients leave in bu
     compute   layer 3  layer 2  layer 1  layer 0
     wire                        bucket (3, 2) ..  bucket (1, 0) ..
 
-`numels` are the layers' sizes in forward order. `backward` is an iterator that computes for a millisecond of the virtual clock, then gives `(layer, gradient)`, from the last layer to the first. The gradient is 1-D and float32,
-and it is *lent*: when you ask for the next one, backward uses that memory again. Read it, and leave it as it is. A rank may skip layers, and then gets no gradient for them; they count as zeros.
+`numels` are the layers' sizes in forward order. `backward` is an iterator that computes for a millisecond of the
+virtual clock, then gives `(layer, gradient)`, from the last layer to the first. The gradient is 1-D and float32, and
+it is *lent*: when you ask for the next one, backward uses that memory again. Read it, and leave it as it is. A rank
+may skip layers, and then gets no gradient for them; they count as zeros.
 
-- A bucket holds whole neighbouring layers. Fill buckets from the last layer on; a layer that would bring a bucket above `limit` elements begins the next one. A layer that is larger than `limit` has a bucket
-  of its own. A layer may have no elements, and so may a bucket.
-- For each bucket, start one `comm.all_reduce_async(row, average=True)`, as soon as nothing can come for it any more, in the same order on all ranks: the last layers' bucket first. Rows have no padding, and nobody writes into a row from the start of its call until `wait()` returns.
+- A bucket holds whole neighbouring layers. Fill buckets from the last layer on; a layer that would bring a bucket
+  above `limit` elements begins the next one. A layer that is larger than `limit` has a bucket of its own. A layer may
+  have no elements, and so may a bucket.
+- For each bucket, start one `comm.all_reduce_async(row, average=True)`, as soon as nothing can come for it any more,
+  in the same order on all ranks: the last layers' bucket first. Rows have no padding, and nobody writes into a row
+  from the start of its call until `wait()` returns.
 - Backward never waits: the wire may be slower than it.
 - Return the mean gradient of each layer, in forward order.
 
-The check draws layers, limits and who skips what, on 1 to 4 ranks; once the wire is slower than backward, and once it calls a second time, with other gradients. About seventeen lines.
+The check draws layers, limits and who skips what, on 1 to 4 ranks; once the wire is slower than backward, and once it
+calls a second time, with other gradients. About seventeen lines.
 """
 
 

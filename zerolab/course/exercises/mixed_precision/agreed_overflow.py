@@ -21,11 +21,18 @@ from zerolab.ranks import spend
 TEXT = """
 Agree
 
-Gradients of several buckets, each divided by N already, are being added up over the ranks in fp16 while you are called. `shards[i]` will hold this rank's shard of bucket i's mean, and `handles[i].wait()` returns when it does. Before that it holds numbers of the step before. As always with `comm`, calls end in the order in which they were issued, bucket 0's first. A shard may be empty.
+Gradients of several buckets, each divided by N already, are being added up over the ranks in fp16 while you are
+called. `shards[i]` will hold this rank's shard of bucket i's mean, and `handles[i].wait()` returns when it does.
+Before that it holds numbers of the step before. As always with `comm`, calls end in the order in which they were
+issued, bucket 0's first. A shard may be empty.
 
-Return `True`, on *every* rank, if *any* element of *any* rank's shards is inf, -inf or nan; otherwise `False`, on every rank. Use one collective for all buckets together, an `all_reduce` of one number or an `all_gather` of one from each rank. About four lines.
+Return `True`, on *every* rank, if *any* element of *any* rank's shards is inf, -inf or nan; otherwise `False`, on
+every rank. Use one collective for all buckets together, an `all_reduce` of one number or an `all_gather` of one from
+each rank. About four lines.
 
-The check draws 1 to 4 ranks, empty shards, and inf, -inf or nan from any rank in any bucket, in one shard or in several. Two gradients may be finite and their sum not: the shard then has an inf, and that is an overflow. And all sums may be finite but as large as fp16 has them: what *you* add up must not overflow then.
+The check draws 1 to 4 ranks, empty shards, and inf, -inf or nan from any rank in any bucket, in one shard or in
+several. Two gradients may be finite and their sum not: the shard then has an inf, and that is an overflow. And all
+sums may be finite but as large as fp16 has them: what *you* add up must not overflow then.
 """
 
 

@@ -16,14 +16,23 @@ from zerolab.precision.scaler import ScaleError
 TEXT = """
 The scale finds its height
 
-Write the loss scaler. `LossScale(initial_power, window, hysteresis, min_scale)` starts with the attribute `scale` at 2^initial_power. After each step somebody calls `update(overflow)`, with True or False. This is the rule, the one of DeepSpeed and of this library:
+Write the loss scaler. `LossScale(initial_power, window, hysteresis, min_scale)` starts with the attribute `scale` at
+2^initial_power. After each step somebody calls `update(overflow)`, with True or False. This is the rule, the one of
+DeepSpeed and of this library:
 
-- **Clean steps.** Number the clean steps since the last overflow (or since the start) 0, 1, 2, and so on. A clean step whose number is above 0 and divisible by `window` doubles the scale. So with window 3 the clean steps 3, 6, 9, ... double, which are the fourth, the seventh and the tenth.
-- **Overflows.** At the start, and after each doubling, `hysteresis - 1` overflows are forgiven: they do not change the scale. (Their steps are skipped all the same.) When none is left, every further overflow halves it. Clean steps that do not double forgive nothing. Each overflow, also a forgiven one, ends the row of clean steps.
-- **The floor.** The scale never falls below `min_scale`: where half would be less, it becomes `min_scale`. `min_scale` need not be a power of two; it may be below 1, and the first scale may be `min_scale`.
-- **The end.** An overflow that should halve a scale which *is* `min_scale` raises `OverflowError` and changes nothing, so that neither `scale` nor any count is another afterwards.
+- **Clean steps.** Number the clean steps since the last overflow (or since the start) 0, 1, 2, and so on. A clean
+  step whose number is above 0 and divisible by `window` doubles the scale. So with window 3 the clean steps 3, 6, 9,
+  ... double, which are the fourth, the seventh and the tenth.
+- **Overflows.** At the start, and after each doubling, `hysteresis - 1` overflows are forgiven: they do not change
+  the scale. (Their steps are skipped all the same.) When none is left, every further overflow halves it. Clean steps
+  that do not double forgive nothing. Each overflow, also a forgiven one, ends the row of clean steps.
+- **The floor.** The scale never falls below `min_scale`: where half would be less, it becomes `min_scale`.
+  `min_scale` need not be a power of two; it may be below 1, and the first scale may be `min_scale`.
+- **The end.** An overflow that should halve a scale which *is* `min_scale` raises `OverflowError` and changes
+  nothing, so that neither `scale` nor any count is another afterwards.
 
-The check draws windows, hystereses, floors and rows of clean steps and overflows, and goes on after an `OverflowError`. About fifteen lines.
+The check draws windows, hystereses, floors and rows of clean steps and overflows, and goes on after an
+`OverflowError`. About fifteen lines.
 """
 
 

@@ -28,14 +28,18 @@ from zerolab.course.judge.mistakes import Wanted, right
 TEXT = """
 Sums
 
-`gradients` is an iterator over the bf16 gradients of `micro_batches` micro-batches, which come one by one, as from backward; each is yours when it comes. Return this rank's shard of their mean over micro-batches *and* ranks.
+`gradients` is an iterator over the bf16 gradients of `micro_batches` micro-batches, which come one by one, as from
+backward; each is yours when it comes. Return this rank's shard of their mean over micro-batches *and* ranks.
 
-- Add them up in the dtype `add`, over micro-batches and over ranks: the sum travels in `add`, too. Reduce once, by a `reduce_scatter`: nobody needs all of the mean.
+- Add them up in the dtype `add`, over micro-batches and over ranks: the sum travels in `add`, too. Reduce once, by a
+  `reduce_scatter`: nobody needs all of the mean.
 - Return the shard in the dtype `keep`, converted at the very end: fp16, say, may have the mean, and not the sum.
 
-The scoreboard counts, on 4 ranks, what you send and what you hold: one sum, and in bf16 the gradient at hand and the next. When you have returned, nothing is left but the shard.
+The scoreboard counts, on 4 ranks, what you send and what you hold: one sum, and in bf16 the gradient at hand and the
+next. When you have returned, nothing is left but the shard.
 
-The check draws 1 to 4 ranks, 1 to 8 micro-batches, dtypes to add in and to keep, gradients of which a sum in bf16 loses most, and sums beyond fp16 whose mean fp16 has. About five lines.
+The check draws 1 to 4 ranks, 1 to 8 micro-batches, dtypes to add in and to keep, gradients of which a sum in bf16
+loses most, and sums beyond fp16 whose mean fp16 has. About five lines.
 """
 
 

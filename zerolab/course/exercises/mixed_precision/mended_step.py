@@ -14,8 +14,10 @@ from zerolab.course.judge.same import difference, short
 TEXT = """
 Find the four faults
 
-A step in fp16 with a loss scale and clipping, as people write it. `params` are all parameters in fp16, `main` this rank's shard of main parameters in fp32, `gradient` this rank's own, in fp16, *of the loss times* `scale`. The step subtracts `rate` times the
-mean gradient, clipped: if the norm of the whole mean gradient is above `limit`, the gradient is multiplied by limit / norm. The function returns whether a step was taken. It has four faults.
+A step in fp16 with a loss scale and clipping, as people write it. `params` are all parameters in fp16, `main` this
+rank's shard of main parameters in fp32, `gradient` this rank's own, in fp16, *of the loss times* `scale`. The step
+subtracts `rate` times the mean gradient, clipped: if the norm of the whole mean gradient is above `limit`, the
+gradient is multiplied by limit / norm. The function returns whether a step was taken. It has four faults.
 
 ```{code-cell}
 :name: shown_sketch
@@ -52,13 +54,19 @@ except RankError as error:
 ended
 ```
 
-The second step hangs: rank 1 has seen its own inf and left, and rank 0 waits for it. That is the first fault. Three more are left for you: think of which numbers the limit is meant for; of fp16's smallest number; of an update too small
-for fp16.
+The second step hangs: rank 1 has seen its own inf and left, and rank 0 waits for it. That is the first fault. Three
+more are left for you: think of which numbers the limit is meant for; of fp16's smallest number; of an update too
+small for fp16.
 
-- If the mean gradient has an inf or nan in any place, the step is skipped on all ranks: it returns `False`, and neither `params` nor `main` changes. One rank's gradient may have brought it. Or the sum over the ranks has overflowed, though no summand has: in fp16 it may, and you skip; if you add up in fp32 it does not, and you step.
-- Otherwise it returns `True`; `main` is updated *in place*, in fp32, from the real gradients, without the scale; `params` become, in place, the casts of all ranks' `main`.
+- If the mean gradient has an inf or nan in any place, the step is skipped on all ranks: it returns `False`, and
+  neither `params` nor `main` changes. One rank's gradient may have brought it. Or the sum over the ranks has
+  overflowed, though no summand has: in fp16 it may, and you skip; if you add up in fp32 it does not, and you step.
+- Otherwise it returns `True`; `main` is updated *in place*, in fp32, from the real gradients, without the scale;
+  `params` become, in place, the casts of all ranks' `main`.
 
-The check draws three steps on 1 to 4 ranks, norms as small as 0.000001, above and below the limit, gradients that are all zero, inf, -inf or nan on any rank in any place, and large finite numbers, in one place on all ranks or in a place of its own on each.
+The check draws three steps on 1 to 4 ranks, norms as small as 0.000001, above and below the limit, gradients that are
+all zero, inf, -inf or nan on any rank in any place, and large finite numbers, in one place on all ranks or in a place
+of its own on each.
 
 About eight lines. The gradient is yours.
 """

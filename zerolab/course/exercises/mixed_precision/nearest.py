@@ -23,15 +23,22 @@ from zerolab.course.judge.same import short
 TEXT = """
 Round
 
-A format has one bit for the sign, `exponent_bits` and `mantissa_bits`. Its bias is 2^(exponent_bits - 1) - 1. Return the number of the format that is nearest to `value`, a finite Python float, as a Python float.
+A format has one bit for the sign, `exponent_bits` and `mantissa_bits`. Its bias is 2^(exponent_bits - 1) - 1. Return
+the number of the format that is nearest to `value`, a finite Python float, as a Python float.
 
-- **Normal** numbers are 1.xxx times a power of two, with `mantissa_bits` bits after the point. Their powers go from 1 - bias to bias, both included.
+- **Normal** numbers are 1.xxx times a power of two, with `mantissa_bits` bits after the point. Their powers go from 1 -
+  bias to bias, both included.
 - **Subnormal** numbers fill the gap down to zero: below 2^(1 - bias) the steps stay as wide as just above it.
-- Of two numbers that are equally near, take the one whose last bit is 0 (*ties to even*). Python's `round` does this for whole numbers.
-- What is rounded to 2^(bias + 1) or beyond is inf, with the sign of the value: round as if the powers went on, then look. So numbers a little beyond the largest still become the largest.
+- Of two numbers that are equally near, take the one whose last bit is 0 (*ties to even*). Python's `round` does this
+  for whole numbers.
+- What is rounded to 2^(bias + 1) or beyond is inf, with the sign of the value: round as if the powers went on, then
+  look. So numbers a little beyond the largest still become the largest.
 - 0.0 and -0.0 count as the same.
 
-That is IEEE 754, so it is right for fp16, bf16 and e5m2, not for e4m3, which has no inf. The check draws formats of 3 to 10 bits of exponent and 2 to 52 of mantissa, most of which torch does not have, and in each of them values of either sign: normal, subnormal, tied, zero, beyond the largest, up to the largest Python float, and some that need all bits of a Python float. About five lines.
+That is IEEE 754, so it is right for fp16, bf16 and e5m2, not for e4m3, which has no inf. The check draws formats of 3
+to 10 bits of exponent and 2 to 52 of mantissa, most of which torch does not have, and in each of them values of
+either sign: normal, subnormal, tied, zero, beyond the largest, up to the largest Python float, and some that need all
+bits of a Python float. About five lines.
 """
 
 

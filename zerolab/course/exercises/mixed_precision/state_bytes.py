@@ -25,13 +25,18 @@ How many bytes of model states does one rank keep? `recipe` says the dtype of ea
 
     {"params": "bf16", "main_grads": "bf16", "main_params": "fp32", "exp_avg": "fp32", "exp_avg_sq": "fp8"}
 
-with `"fp32"` (4 bytes), `"bf16"`, `"fp16"` (2 bytes each) and `"fp8"` (1 byte). `exp_avg` and `exp_avg_sq` are Adam's moments. `main_grads` are the gradients as they rest; main parameters belong to the optimizer's states. This is for recipes that keep a 16-bit copy, or one copy in all; `fsdp2`, which casts a unit only when it gathers it, is not asked.
+with `"fp32"` (4 bytes), `"bf16"`, `"fp16"` (2 bytes each) and `"fp8"` (1 byte). `exp_avg` and `exp_avg_sq` are Adam's
+moments. `main_grads` are the gradients as they rest; main parameters belong to the optimizer's states. This is for
+recipes that keep a 16-bit copy, or one copy in all; `fsdp2`, which casts a unit only when it gathers it, is not
+asked.
 
 - Where `main_params` has the dtype of `params`, there is one copy of both: `main_params` then takes nothing.
-- `numel` is padded up to the next multiple of `ranks`. Padding takes room as everything else does, in whole states and in shards.
+- `numel` is padded up to the next multiple of `ranks`. Padding takes room as everything else does, in whole states
+  and in shards.
 - Stages 0 to 3, as in lessons 03 to 05. Leave the scales of 8-bit moments out.
 
-The check draws sizes that the ranks do not divide, 1 to 64 ranks, all stages, and mixes of these dtypes. Return a whole number. About six lines.
+The check draws sizes that the ranks do not divide, 1 to 64 ranks, all stages, and mixes of these dtypes. Return a
+whole number. About six lines.
 """
 
 

@@ -37,17 +37,23 @@ from zerolab.course.judge.same import short
 TEXT = """
 Main parameters
 
-Stage 1 in mixed precision. `start` holds all parameters in fp32 and is the same on every rank; leave it as it is. You keep
+Stage 1 in mixed precision. `start` holds all parameters in fp32 and is the same on every rank; leave it as it is. You
+keep
 
 - `params`: all parameters in bf16, the casts of the main parameters,
 - `main`: the main parameters of your own shard, in fp32, cut from `start` as it is.
 
-In each of `steps` steps, call `backward(params)` once. It gives this rank's own gradient, in bf16; it is yours. Take the *mean* over the ranks, in bf16, and update `main` by `rate * mean`, subtracted and computed in fp32. Then all ranks
-get the new parameters: the casts of all shards. The next `backward` must see them. Return `(params, main)`. About seven lines.
+In each of `steps` steps, call `backward(params)` once. It gives this rank's own gradient, in bf16; it is yours. Take
+the *mean* over the ranks, in bf16, and update `main` by `rate * mean`, subtracted and computed in fp32. Then all
+ranks get the new parameters: the casts of all shards. The next `backward` must see them. Return `(params, main)`.
+About seven lines.
 
-On 4 ranks, the scoreboard wants no more sent than a reduce-scatter and an all-gather a step send, with two bytes an element. In fp32 it wants nothing that is as long as the model, and in 16 bits at most three such rows at a time, say a gradient and the parameters before and after.
+On 4 ranks, the scoreboard wants no more sent than a reduce-scatter and an all-gather a step send, with two bytes an
+element. In fp32 it wants nothing that is as long as the model, and in 16 bits at most three such rows at a time, say
+a gradient and the parameters before and after.
 
-The check draws 1 to 4 ranks, lengths that N does not divide or that leave a shard empty, starts with bits that bf16 has not, and for each rank and step another gradient, many of them beyond fp16.
+The check draws 1 to 4 ranks, lengths that N does not divide or that leave a shard empty, starts with bits that bf16
+has not, and for each rank and step another gradient, many of them beyond fp16.
 """
 
 

@@ -18,16 +18,22 @@ from zerolab.course.judge.mistakes import Wanted, compared
 TEXT = '''
 The step on the host
 
-`row` holds all parameters in bf16, on the device, the same on every rank. `gradient` holds this rank's own gradients of them, also in bf16. The host keeps what belongs to this rank's *shard* of the row, `row.tensor_split(comm.size)[comm.rank]`, in fp32:
-`host["main"]`, `host["exp_avg"]`, `host["exp_avg_sq"]`, and `host["gradient"]`, where the shard's gradient is to arrive. Nothing of use stands there before.
+`row` holds all parameters in bf16, on the device, the same on every rank. `gradient` holds this rank's own gradients
+of them, also in bf16. The host keeps what belongs to this rank's *shard* of the row,
+`row.tensor_split(comm.size)[comm.rank]`, in fp32: `host["main"]`, `host["exp_avg"]`, `host["exp_avg_sq"]`, and
+`host["gradient"]`, where the shard's gradient is to arrive. Nothing of use stands there before.
 
-Take step number `step`: the *mean* gradient over the ranks, its shard to the host, `adamw(host, step)`, the new parameters back, and all shards around. Afterwards the row has every rank's main parameters, rounded to bf16.
+Take step number `step`: the *mean* gradient over the ranks, its shard to the host, `adamw(host, step)`, the new
+parameters back, and all shards around. Afterwards the row has every rank's main parameters, rounded to bf16.
 
 - Write into the row and the host's tensors, in place, and return nothing. `gradient` stays as it was.
 - Main parameters are never made from the row: it has lost their last bits.
-- All host memory is there already. So the scoreboard counts **every tensor that you make as the device's**: at any moment one 16-bit shard, and while a collective runs what it takes itself. It also counts what travels between ranks.
+- All host memory is there already. So the scoreboard counts **every tensor that you make as the device's**: at any
+  moment one 16-bit shard, and while a collective runs what it takes itself. It also counts what travels between
+  ranks.
 
-The check draws 1 to 4 ranks, rows that N does not divide or that leave a shard empty, main parameters with bits that bf16 has not, and takes two steps with other gradients. About five lines.
+The check draws 1 to 4 ranks, rows that N does not divide or that leave a shard empty, main parameters with bits that
+bf16 has not, and takes two steps with other gradients. About five lines.
 
 ```{code-cell}
 :name: adamw

@@ -21,10 +21,14 @@ from zerolab.course.judge.same import alike
 TEXT = '''
 Find the four faults
 
-Here is what a step from a disk is given, and below it a step in a hurry. `disk.count` records belong to this rank's shard; record k is piece k of the shard, `shard.chunk(disk.count)[k]`, and its momentum. `buffers` are two tensors as long as a record. `update(buffer, gradient)` changes a record in place and returns the new
-parameters of the piece. The sizes divide evenly. After each step every rank has the whole new row, its own file holds its records, and `gradient` is as it was.
+Here is what a step from a disk is given, and below it a step in a hurry. `disk.count` records belong to this rank's
+shard; record k is piece k of the shard, `shard.chunk(disk.count)[k]`, and its momentum. `buffers` are two tensors as
+long as a record. `update(buffer, gradient)` changes a record in place and returns the new parameters of the piece.
+The sizes divide evenly. After each step every rank has the whole new row, its own file holds its records, and
+`gradient` is as it was.
 
-`disk.read(k, buffer)` and `disk.write(k, buffer)` return a handle. The transfer may take place at any time until its `wait()` has returned, and whoever never waits has no promise at all.
+`disk.read(k, buffer)` and `disk.write(k, buffer)` return a handle. The transfer may take place at any time until its
+`wait()` has returned, and whoever never waits has no promise at all.
 
 ```{code-cell}
 :name: disk_step
@@ -58,7 +62,8 @@ class HastyStep(DiskStep):
         self.comm.all_gather(shard, out=row)
 ```
 
-A disk for trying it out, which does everything as late as it may. One rank, three groups of one element, a gradient of ones:
+A disk for trying it out, which does everything as late as it may. One rank, three groups of one element, a gradient
+of ones:
 
 ```{code-cell}
 :name: shown_disk
@@ -104,15 +109,25 @@ def three_groups(comm, step=HastyStep):
 launch(three_groups, ranks=1, world="lockstep", device="cpu")[0]
 ```
 
-Each record should be `[0.875, 1.0]`. That shows two of the faults: which line reads into a buffer that is still to be written from, and who waits for the last write? Two more do not show here:
+Each record should be `[0.875, 1.0]`. That shows two of the faults: which line reads into a buffer that is still to be
+written from, and who waits for the last write? Two more do not show here:
 
-- **Overflow.** If the mean gradient of *any* rank's shard has an inf or a NaN, *no* rank may step. Sums can overflow where no summand does. Then `step` returns `False` and changes neither row nor records. Otherwise it returns `True`.
-- **A full disk.** A write whose `wait()` raises an `OSError` has changed nothing in the file; another write under way may succeed all the same. The error leaves `step`, for the caller to hear of it. He makes room and calls `step` again, on all ranks with the same gradient. When the second call has returned, row and records are as after one undisturbed step: what was written before the
-error has had its step already. In between, the row may be half new and is not touched by the caller.
+- **Overflow.** If the mean gradient of *any* rank's shard has an inf or a NaN, *no* rank may step. Sums can overflow
+  where no summand does. Then `step` returns `False` and changes neither row nor records. Otherwise it returns `True`.
+- **A full disk.** A write whose `wait()` raises an `OSError` has changed nothing in the file; another write under way
+  may succeed all the same. The error leaves `step`, for the caller to hear of it. He makes room and calls `step`
+  again, on all ranks with the same gradient. When the second call has returned, row and records are as after one
+  undisturbed step: what was written before the error has had its step already. In between, the row may be half new
+  and is not touched by the caller.
 
-In this exercise the disks of all ranks are full at the same moment. Lesson 07 (section 8) showed how ranks agree when one fails alone; you need not.
+In this exercise the disks of all ranks are full at the same moment. Lesson 07 (section 8) showed how ranks agree when
+one fails alone; you need not.
 
-Right comes first: your step may wait as often as you like. `DiskStep` has made `self.notes`, an empty set, for what one call of `step` has to tell the next. The check draws 1 to 4 ranks and several steps with other gradients, once all zero: an inf, a -inf or a NaN on any rank in any place, the first and the last too, sums that overflow, large numbers that do not (though their squares or their sum would), disks that are full once or twice in a step, and disks that transfer at once or as late as they may. About fifteen lines.
+Right comes first: your step may wait as often as you like. `DiskStep` has made `self.notes`, an empty set, for what
+one call of `step` has to tell the next. The check draws 1 to 4 ranks and several steps with other gradients, once all
+zero: an inf, a -inf or a NaN on any rank in any place, the first and the last too, sums that overflow, large numbers
+that do not (though their squares or their sum would), disks that are full once or twice in a step, and disks that
+transfer at once or as late as they may. About fifteen lines.
 '''
 
 

@@ -14,15 +14,24 @@ from zerolab.course.judge.same import short
 TEXT = """
 Overlapped
 
-Sub-groups 0 to `groups - 1` lie on a disk. Each is read into a buffer, computed on there, and written back from it. There are `buffers` buffers, numbered from 0.
+Sub-groups 0 to `groups - 1` lie on a disk. Each is read into a buffer, computed on there, and written back from it.
+There are `buffers` buffers, numbered from 0.
 
-- `read(k, b)` begins to read group k into buffer b, and returns a handle at once. `write(k, b)` begins to write it back, likewise.
+- `read(k, b)` begins to read group k into buffer b, and returns a handle at once. `write(k, b)` begins to write it
+  back, likewise.
 - `compute(k, b)` returns when group k, in buffer b, is computed. Compute in order, each group once.
-- `handle.wait()` returns when that transfer has ended. `handle.then(function)` calls `function()` at the moment when it ends, on the disk's own thread, or now if it has ended. Functions given to `then` have run before `wait()` returns. That thread may begin transfers; it must not wait and must not compute.
+- `handle.wait()` returns when that transfer has ended. `handle.then(function)` calls `function()` at the moment when
+  it ends, on the disk's own thread, or now if it has ended. Functions given to `then` have run before `wait()`
+  returns. That thread may begin transfers; it must not wait and must not compute.
 
-The disk does one read and one write at a time, each in the order in which they were begun. A buffer may be read into once the write from it has ended, and that is only known from `wait` or `then`. Return when all is written.
+The disk does one read and one write at a time, each in the order in which they were begun. A buffer may be read into
+once the write from it has ended, and that is only known from `wait` or `then`. Return when all is written.
 
-Times are virtual: time passes in `compute` and in `handle.wait()` only, and whoever waits for anything else, such as a queue, waits for ever. The check draws 1 to 12 groups, 1 to 4 buffers (sometimes more than groups), and other times for each transfer and computation. On the scoreboard: with 2 buffers and with 3, nobody stands still who could do something. In lesson 07 a walk waited for a write before it computed. With 2 buffers that is too slow. About fifteen lines.
+Times are virtual: time passes in `compute` and in `handle.wait()` only, and whoever waits for anything else, such as
+a queue, waits for ever. The check draws 1 to 12 groups, 1 to 4 buffers (sometimes more than groups), and other times
+for each transfer and computation. On the scoreboard: with 2 buffers and with 3, nobody stands still who could do
+something. In lesson 07 a walk waited for a write before it computed. With 2 buffers that is too slow. About fifteen
+lines.
 """
 
 

@@ -20,16 +20,23 @@ from zerolab.offload.groups import round_up_to_page
 TEXT = """
 Sub-groups
 
-A shard's states do not fit into a buffer at once. So its segments, `(start, stop)` in elements, are packed into sub-groups of at most `limit` elements, and each sub-group's states become one record of a file. The rule:
+A shard's states do not fit into a buffer at once. So its segments, `(start, stop)` in elements, are packed into
+sub-groups of at most `limit` elements, and each sub-group's states become one record of a file. The rule:
 
-- Go through the segments in order, and fill one sub-group after the other. A part of a segment is a `(start, stop)` as well; parts of two segments stay two, also where they touch.
-- From a segment take as much as there is left of it, but at most the room in the sub-group *rounded down to a multiple of* `align`. The rest of the segment goes on in the next part. (So kernels do the same arithmetic on the parts as on the whole.)
-- When nothing can be taken, because the rounded room is 0, begin a new sub-group. No sub-group is empty, and a segment without elements has no part.
+- Go through the segments in order, and fill one sub-group after the other. A part of a segment is a `(start, stop)`
+  as well; parts of two segments stay two, also where they touch.
+- From a segment take as much as there is left of it, but at most the room in the sub-group *rounded down to a
+  multiple of* `align`. The rest of the segment goes on in the next part. (So kernels do the same arithmetic on the
+  parts as on the whole.)
+- When nothing can be taken, because the rounded room is 0, begin a new sub-group. No sub-group is empty, and a
+  segment without elements has no part.
 - A `limit` below `align` counts as `align`.
 
-A record has `width` bytes an element. For direct I/O it begins at a multiple of 4,096 bytes: the first at 0, each of the others at the first such place at which the record before it has ended. Return the list of `(offset, parts)`.
+A record has `width` bytes an element. For direct I/O it begins at a multiple of 4,096 bytes: the first at 0, each of
+the others at the first such place at which the record before it has ended. Return the list of `(offset, parts)`.
 
-The check draws segments with gaps between them and without, some of them empty, no segments at all, an `align` that need not be a power of two, and limits of 1 to thousands of elements. About eighteen lines.
+The check draws segments with gaps between them and without, some of them empty, no segments at all, an `align` that
+need not be a power of two, and limits of 1 to thousands of elements. About eighteen lines.
 """
 
 

@@ -22,16 +22,24 @@ from zerolab.precision.recipe import PRECISIONS, Precision
 TEXT = """
 Predict: what each tier holds
 
-`numel` parameters, which the `ranks` divide, at stage 0, 1, 2 or 3. `recipe` says how many bytes an element has in each state: `recipe["params"]`, `recipe["grads"]`, `recipe["main_params"]` and `recipe["moments"]`, the last for both moments
-together. `optimizer` is the place of main parameters and moments, and `parameters` that of the parameters: `"device"`, `"host"` or `"disk"`; below stage 3 it is `"device"`. At stage 0 nothing is shared out, the optimizer neither.
+`numel` parameters, which the `ranks` divide, at stage 0, 1, 2 or 3. `recipe` says how many bytes an element has in
+each state: `recipe["params"]`, `recipe["grads"]`, `recipe["main_params"]` and `recipe["moments"]`, the last for both
+moments together. `optimizer` is the place of main parameters and moments, and `parameters` that of the parameters:
+`"device"`, `"host"` or `"disk"`; below stage 3 it is `"device"`. At stage 0 nothing is shared out, the optimizer
+neither.
 
-- Gradients rest on the device. Where they are shards (stages 2 and 3) and the optimizer is off the device, they rest on the host.
-- If parameters and main parameters have as many bytes, they are one copy and count once, as part of `params`, as long as both rest in the same memory. In two places, or both on the disk, they are two.
-- On the disk the parameters are one record, main parameters and moments another. Each record takes whole pages of 4,096 bytes.
+- Gradients rest on the device. Where they are shards (stages 2 and 3) and the optimizer is off the device, they rest
+  on the host.
+- If parameters and main parameters have as many bytes, they are one copy and count once, as part of `params`, as long
+  as both rest in the same memory. In two places, or both on the disk, they are two.
+- On the disk the parameters are one record, main parameters and moments another. Each record takes whole pages of
+  4,096 bytes.
 
-Return what *one* rank keeps between two steps, as `{"device": ..., "host": ..., "disk": ...}`. The library's own prediction has to agree.
+Return what *one* rank keeps between two steps, as `{"device": ..., "host": ..., "disk": ...}`. The library's own
+prediction has to agree.
 
-The check draws 1 to 8 ranks, all stages and places, recipes with and without one copy of both, and records that fill their last page or do not. About ten lines.
+The check draws 1 to 8 ranks, all stages and places, recipes with and without one copy of both, and records that fill
+their last page or do not. About ten lines.
 """
 
 

@@ -14,11 +14,12 @@ from zerolab.flat.layout import chunk_sizes
 TEXT = """
 Chunks
 
-A tensor of `numel` elements is cut into one chunk for each rank, end to end, empty ones, too. Where the ranks do not divide it, the first
-ranks take one element more: 10 elements over 4 ranks make chunks of 3, 3, 2 and 2. This is the rule of
-`torch.tensor_split`.
+A tensor of `numel` elements is cut into one chunk for each rank, end to end, empty ones, too. Where the ranks do not
+divide it, the first ranks take one element more: 10 elements over 4 ranks make chunks of 3, 3, 2 and 2. This is the
+rule of `torch.tensor_split`.
 
-Return the half-open range `(start, stop)` of rank `rank`'s chunk. About three lines. The check draws up to 40 elements, also none and fewer than ranks.
+Return the half-open range `(start, stop)` of rank `rank`'s chunk. About three lines. The check draws up to 40
+elements, also none and fewer than ranks.
 """
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from zerolab.collectives import Collectives
-from zerolab.flat.layout import chunk_bounds
+from zerolab.flat.layout import chunk_bound
 
 
 def chunk(tensor: torch.Tensor, index: int, ranks: int) -> torch.Tensor:
-    start, stop = chunk_bounds(tensor.numel(), ranks, index % ranks)
+    start, stop = chunk_bound(tensor.numel(), ranks, index % ranks)
     return tensor[start:stop]
 
 

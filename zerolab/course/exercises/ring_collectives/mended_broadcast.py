@@ -10,8 +10,9 @@ from zerolab.course.exercises.ring_collectives.ring import ring_exercise
 TEXT = r'''
 Mend it
 
-This broadcast hands rank `src`'s tensor from neighbour to neighbour. It has two faults. One hangs,
-and lockstep names it when you run the cell; the other would hand out the wrong rank's tensor, and no report tells you. Say to yourself what each rank does *before* you read the report.
+This broadcast hands rank `src`'s tensor from neighbour to neighbour. It has two faults. One hangs, and lockstep names
+it when you run the cell; the other would hand out the wrong rank's tensor, and no report tells you. Say to yourself
+what each rank does *before* you read the report.
 
 ```{code-cell}
 :name: shown_broken
@@ -32,8 +33,11 @@ except RankError as error:
     print(text.replace(": rank", ":\n    rank").replace("; ", "\n    "))
 ```
 
-Write it so that it works for every `src`, in place, and so that nobody sends `src` its own tensor back. What you return is the tensor itself, not a copy. Keep it
-a ring: each rank sends to its right neighbour only, at most once. When your function returns, the caller may write to the tensor at once. About five lines. The check draws every `src`, contiguous tensors of one or two dimensions in the dtypes of exercise 2, zeros, NaN and inf, one element or none, and a second call with other data.
+Write it so that it works for every `src`, in place, and so that nobody sends `src` its own tensor back. What you
+return is the tensor itself, not a copy. Keep it a ring: each rank sends to its right neighbour only, at most once.
+When your function returns, the caller may write to the tensor at once. About five lines. The check draws every `src`,
+contiguous tensors of one or two dimensions in the dtypes of exercise 2, zeros, NaN and inf, one element or none, and
+a second call with other data.
 '''
 
 

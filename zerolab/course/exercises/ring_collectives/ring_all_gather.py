@@ -11,9 +11,10 @@ from zerolab.course.exercises.ring_collectives.ring import ring_exercise, ring_s
 TEXT = """
 All-gather
 
-The way back. Every rank brings its shard, which is chunk r of a tensor of `numel` elements. Every rank returns the whole
-tensor. In the first step you pass on your own shard, and after that always what came last. Let each chunk arrive where it
-belongs, and keep nothing twice. About five lines. The scoreboard allows the tensor that you return, and nothing beside it. The check draws what it draws in exercise 2.
+The way back. Every rank brings its shard, which is chunk r of a tensor of `numel` elements. Every rank returns the
+whole tensor. In the first step you pass on your own shard, and after that always what came last. Let each chunk
+arrive where it belongs, and keep nothing twice. About five lines. The scoreboard allows the tensor that you return,
+and nothing beside it. The check draws what it draws in exercise 2.
 """
 
 

@@ -14,7 +14,10 @@ from zerolab.course.judge.claims import most_held
 TEXT = """
 All-reduce
 
-Every rank returns the whole sum, or the whole mean if `average` is true. You have both halves. About three lines. The scoreboard allows what exercise 2 needs: both halves are never there at once. It is measured with `average=True`. The check draws what it draws in exercise 2; a mean is asked of floating-point numbers only, and `average` may be left out.
+Every rank returns the whole sum, or the whole mean if `average` is true. You have both halves. About three lines. The
+scoreboard allows what exercise 2 needs: both halves are never there at once. It is measured with `average=True`. The
+check draws what it draws in exercise 2; a mean is asked of floating-point numbers only, and `average` may be left
+out.
 """
 
 

@@ -16,8 +16,9 @@ from zerolab.course.judge.same import is_whole, short
 TEXT = """
 The cost, before you pay it
 
-How many bytes does rank `rank` *send* in your all-reduce of `numel` elements of `itemsize` bytes? To the byte, where the
-ranks do not divide the tensor as well. Ask for each half: which one chunk does this rank never send? About four lines. The check draws up to 2,000 elements of 2, 4 or 8 bytes, also none and fewer than ranks.
+How many bytes does rank `rank` *send* in your all-reduce of `numel` elements of `itemsize` bytes? To the byte, where
+the ranks do not divide the tensor as well. Ask for each half: which one chunk does this rank never send? About four
+lines. The check draws up to 2,000 elements of 2, 4 or 8 bytes, also none and fewer than ranks.
 """
 
 

@@ -13,8 +13,8 @@ Reduce-scatter
 
 Every rank brings a 1-D tensor of the same length, of any dtype. Rank r returns chunk r of their sum, and only that.
 
-Take N-1 steps. In each, pass one chunk to the right, and add your own numbers to the chunk that comes from the left. Chunk c
-sets out from rank c+1, so that after N-1 steps it stands, complete, at rank c:
+Take N-1 steps. In each, pass one chunk to the right, and add your own numbers to the chunk that comes from the left.
+Chunk c sets out from rank c+1, so that after N-1 steps it stands, complete, at rank c:
 
 | 3 ranks | step 0 | step 1 | ends with |
 | --- | --- | --- | --- |
@@ -22,10 +22,11 @@ sets out from rank c+1, so that after N-1 steps it stands, complete, at rank c:
 | rank 1 | sends chunk 0 | sends chunk 2 | chunk 1 |
 | rank 2 | sends chunk 1 | sends chunk 0 | chunk 2 |
 
-Read a row to find which chunk leaves in step s, and the row above to find which one arrives. Leave the input as it is.
-About seven lines. The scoreboard allows one copy of the tensor and two chunks.
+Read a row to find which chunk leaves in step s, and the row above to find which one arrives. Leave the input as it
+is. About seven lines. The scoreboard allows one copy of the tensor and two chunks.
 
-The check draws contiguous tensors of float64, float32, float16, bfloat16, int64 and int32, with numbers that no narrower dtype holds; one element, or none; NaN and inf on any rank; and a second call with other data.
+The check draws contiguous tensors of float64, float32, float16, bfloat16, int64 and int32, with numbers that no
+narrower dtype holds; one element, or none; NaN and inf on any rank; and a second call with other data.
 """
 
 

@@ -25,8 +25,10 @@ from zerolab.course.judge.exercise import Claim, Exercise
 TEXT = """
 Choose the stage
 
-On two ranks or more a higher stage keeps less, and may send more or wait longer. So take the lowest stage whose model states fit into `gpu_bytes` on each rank; what fills the memory to the last byte fits. Return `None` if no stage
-does. About four lines, with `state_bytes`. The check draws 1 to 64 ranks, several recipes, and memories that are just large enough for a stage, or a byte too small.
+On two ranks or more a higher stage keeps less, and may send more or wait longer. So take the lowest stage whose model
+states fit into `gpu_bytes` on each rank; what fills the memory to the last byte fits. Return `None` if no stage does.
+About four lines, with `state_bytes`. The check draws 1 to 64 ranks, several recipes, and memories that are just large
+enough for a stage, or a byte too small.
 """
 
 

@@ -24,9 +24,14 @@ from zerolab.course.judge.same import alike, short
 TEXT = """
 A claim to test
 
-*"Stage 1 saves four times."* Stage 0 keeps the whole recipe for each parameter; stage 1, 2 or 3 keeps some of it whole and the rest divided by N. The factor is the quotient of the two.
+*"Stage 1 saves four times."* Stage 0 keeps the whole recipe for each parameter; stage 1, 2 or 3 keeps some of it
+whole and the rest divided by N. The factor is the quotient of the two.
 
-Return the fewest ranks on which `stage` saves at least `factor` times, or `None` if no number of ranks is enough, however large. `factor` is more than 1, and `stage` is 1, 2 or 3. Count bytes a parameter with even shares, without whole elements. A factor that is reached exactly counts, so compare without dividing: floating-point division rounds. About seven lines. The check draws several recipes and factors of few binary digits, so that products with them are exact: some are reached exactly, some never, and some take up to 300,000 ranks.
+Return the fewest ranks on which `stage` saves at least `factor` times, or `None` if no number of ranks is enough,
+however large. `factor` is more than 1, and `stage` is 1, 2 or 3. Count bytes a parameter with even shares, without
+whole elements. A factor that is reached exactly counts, so compare without dividing: floating-point division rounds.
+About seven lines. The check draws several recipes and factors of few binary digits, so that products with them are
+exact: some are reached exactly, some never, and some take up to 300,000 ranks.
 """
 
 

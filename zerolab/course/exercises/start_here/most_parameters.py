@@ -12,9 +12,11 @@ from zerolab.course.judge.exercise import Claim, Exercise, alone
 TEXT = """
 The largest model
 
-Now the other way round: how many parameters may a model have, so that its states fit into `gpu_bytes` on each rank? Exactly, to the last parameter, with shards of whole elements. If not even one fits, it is 0.
+Now the other way round: how many parameters may a model have, so that its states fit into `gpu_bytes` on each rank?
+Exactly, to the last parameter, with shards of whole elements. If not even one fits, it is 0.
 
-Models have billions of parameters, so counting them up one by one takes too long. About ten lines. The check draws 1 to 1,000 ranks, every stage, several recipes, and from 3 bytes to 80 GB a rank.
+Models have billions of parameters, so counting them up one by one takes too long. About ten lines. The check draws 1
+to 1,000 ranks, every stage, several recipes, and from 3 bytes to 80 GB a rank.
 """
 
 

@@ -22,10 +22,14 @@ from zerolab.zero import ZeroEngine, engine_labels
 TEXT = """
 Name the peak
 
-Model states stay; other things come and go, and the highest moment decides whether a step fits. `samples` is what a `Tracker` saw in a real step, or in the rest of one: a list with a dict for each moment, the bytes by kind, such as `activations`, `gradient_buffers` or `other`. Each dict has all kinds, with 0 for what is not there.
+Model states stay; other things come and go, and the highest moment decides whether a step fits. `samples` is what a
+`Tracker` saw in a real step, or in the rest of one: a list with a dict for each moment, the bytes by kind, such as
+`activations`, `gradient_buffers` or `other`. Each dict has all kinds, with 0 for what is not there.
 
-Find the moment at which *all kinds together* are highest; if there are several, the first. Return its index and the name of the kind that takes most *at that moment*. About four lines. It need not be the kind that was
-highest by itself; if several take as much, name any of them. The check draws steps of small networks, plain and at stage 3, some watched from the middle on, one millions of times as large, and some in which two kinds trade places.
+Find the moment at which *all kinds together* are highest; if there are several, the first. Return its index and the
+name of the kind that takes most *at that moment*. About four lines. It need not be the kind that was highest by
+itself; if several take as much, name any of them. The check draws steps of small networks, plain and at stage 3, some
+watched from the middle on, one millions of times as large, and some in which two kinds trade places.
 """
 
 

@@ -31,14 +31,16 @@ from zerolab.zero import ZeroEngine, engine_labels
 TEXT = """
 What a rank keeps
 
-A `recipe` says how many bytes a parameter takes: `(for itself, for its gradient, for its optimizer states)`. In fp32 with Adam it is `(4, 4, 8)`, in the mixed precision of the ZeRO paper
-`(2, 2, 12)`.
+A `recipe` says how many bytes a parameter takes: `(for itself, for its gradient, for its optimizer states)`. In fp32
+with Adam it is `(4, 4, 8)`, in the mixed precision of the ZeRO paper `(2, 2, 12)`.
 
-Return the bytes of model states on one rank, as a dict with the keys `parameters`, `gradients` and `optimizer_states`. Where something is shared out, ranks keep whole elements: 7 of them on 2 ranks
-are 4 and 3. Answer for the rank that has most. Bytes are of type `int`. About six lines.
+Return the bytes of model states on one rank, as a dict with the keys `parameters`, `gradients` and
+`optimizer_states`. Where something is shared out, ranks keep whole elements: 7 of them on 2 ranks are 4 and 3. Answer
+for the rank that has most. Bytes are of type `int`. About six lines.
 
-The check trains a step with a `ZeroEngine` on 1 to 4 ranks, and each rank compares what it holds with what you said. These sizes need no padding, and the optimizer's step counter (four bytes) is left out. Then
-come sizes that fit on no laptop, up to a hundred billion parameters on 1,024 ranks. Each time it calls your function again, for a larger model.
+The check trains a step with a `ZeroEngine` on 1 to 4 ranks, and each rank compares what it holds with what you said.
+These sizes need no padding, and the optimizer's step counter (four bytes) is left out. Then come sizes that fit on no
+laptop, up to a hundred billion parameters on 1,024 ranks. Each time it calls your function again, for a larger model.
 """
 
 

@@ -18,9 +18,11 @@ from zerolab.course.judge.same import alike
 TEXT = """
 When it pays
 
-Offloading costs time in a step, and gains room on the device: for activations, hence for larger micro-batches. Which place is fastest?
+Offloading costs time in a step, and gains room on the device: for activations, hence for larger micro-batches. Which
+place is fastest?
 
-Stage 2, bf16: Ψ = `numel` parameters over `ranks` ranks, which divide it. A rank has `tokens` tokens a step. `machine` is a dictionary of whole numbers.
+Stage 2, bf16: Ψ = `numel` parameters over `ranks` ranks, which divide it. A rank has `tokens` tokens a step.
+`machine` is a dictionary of whole numbers.
 
 | place of the states | device holds | host holds | disk holds | moving takes |
 | --- | --- | --- | --- | --- |
@@ -28,11 +30,18 @@ Stage 2, bf16: Ψ = `numel` parameters over `ranks` ranks, which divide it. A ra
 | `"host"` | 2Ψ | 14Ψ/N | 0 | link + update |
 | `"disk"` | 2Ψ | 2Ψ/N | 12Ψ/N | link + the longer of update and swap |
 
-- link: 4Ψ/N bytes a step at `link_bytes_per_s` (we count gradients as going down once, whatever the number of micro-batches). update: 28Ψ/N bytes at `host_bytes_per_s`. swap: 24Ψ/N bytes at `disk_bytes_per_s`, a speed that `ranks_per_disk` ranks share.
-- A rank's memories are `device_bytes`, `host_bytes` and `disk_bytes`. What the device has left holds activations, `token_bytes` for each token of a micro-batch. A place without room for one token, or that host or disk cannot hold, is out.
-- With the largest micro-batch that fits, so many micro-batches as the tokens need. Each takes `micro_us` microseconds whatever its size, besides 6Ψ operations for each token at `flop_per_s`.
+- link: 4Ψ/N bytes a step at `link_bytes_per_s` (we count gradients as going down once, whatever the number of
+  micro-batches). update: 28Ψ/N bytes at `host_bytes_per_s`. swap: 24Ψ/N bytes at `disk_bytes_per_s`, a speed that
+  `ranks_per_disk` ranks share.
+- A rank's memories are `device_bytes`, `host_bytes` and `disk_bytes`. What the device has left holds activations,
+  `token_bytes` for each token of a micro-batch. A place without room for one token, or that host or disk cannot hold,
+  is out.
+- With the largest micro-batch that fits, so many micro-batches as the tokens need. Each takes `micro_us` microseconds
+  whatever its size, besides 6Ψ operations for each token at `flop_per_s`.
 
-Return `[place, seconds of a step]` of the fastest place that fits, or `None` if none does. Of places that take equally long, the one higher in the table. The check draws machines on which each of the places is best, or none, memories that fit to the byte, and places with room for one token or for a part of one. About sixteen lines.
+Return `[place, seconds of a step]` of the fastest place that fits, or `None` if none does. Of places that take
+equally long, the one higher in the table. The check draws machines on which each of the places is best, or none,
+memories that fit to the byte, and places with room for one token or for a part of one. About sixteen lines.
 """
 
 

@@ -26,7 +26,8 @@ from zerolab.course.exercises.zero_1.claims import (
     uncut,
 )
 from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import most, never, part
+from zerolab.course.judge.claims import most, never
+from zerolab.course.judge.claims import part as of_part
 from zerolab.course.judge.draw import signed
 from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.mistakes import Wanted, right
@@ -35,8 +36,8 @@ from zerolab.memory import Tracker
 TEXT = """
 Find the four faults
 
-This is, in our words, a distributed optimizer as one text sketches it: each rank optimizes some of the tensors, and sends them to the others. It has four faults.
-Run it, with two tensors of different sizes on two ranks.
+This is, in our words, a distributed optimizer as one text sketches it: each rank optimizes some of the tensors, and
+sends them to the others. It has four faults. Run it, with two tensors of different sizes on two ranks.
 
 ```{code-cell}
 :name: shown_sketch
@@ -75,13 +76,20 @@ except RankError as error:
     print(f"{type(error).__name__}: {error}")
 ```
 
-The ranks talk about *different* tensors, here and again in `broadcast`. That is the first fault. For the other three think of three tensors on two ranks; of one
-tensor that is far larger than the others; and of what an `all_reduce` adds up to.
+The ranks talk about *different* tensors, here and again in `broadcast`. That is the first fault. For the other three
+think of three tensors on two ranks; of one tensor that is far larger than the others; and of what an `all_reduce`
+adds up to.
 
-Write it, called as the sketch is, so that any list of one or more parameters works on any number of ranks, also fewer parameters than ranks, and no rank's optimizers keep more than their N-th (of the row, or of each tensor, rounded up). Make them with `make(tensor)` alone, for tensors of the parameters' dtype, which is the same for all.
-A `.grad` that is `None` on a rank counts as zeros there. Leave each `.grad` as it was, and the parameters where they are in memory: copy the new numbers into them.
+Write it, called as the sketch is, so that any list of one or more parameters works on any number of ranks, also fewer
+parameters than ranks, and no rank's optimizers keep more than their N-th (of the row, or of each tensor, rounded up).
+Make them with `make(tensor)` alone, for tensors of the parameters' dtype, which is the same for all. A `.grad` that
+is `None` on a rank counts as zeros there. Leave each `.grad` as it was, and the parameters where they are in memory:
+copy the new numbers into them.
 
-The check draws shapes, also without elements or dimensions, transposed parameters, transposed gradients, and either without the other, dtypes and missing gradients, takes two steps, and once makes two optimizers side by side. The scoreboard looks at what a rank holds *between* steps beside parameters and gradients: a piece, its states, at most its gradient, and no whole row. About sixteen lines.
+The check draws shapes, also without elements or dimensions, transposed parameters, transposed gradients, and either
+without the other, dtypes and missing gradients, takes two steps, and once makes two optimizers side by side. The
+scoreboard looks at what a rank holds *between* steps beside parameters and gradients: a piece, its states, at most
+its gradient, and no whole row. About sixteen lines.
 """
 
 
@@ -387,7 +395,7 @@ EXERCISE = Exercise(
         Claim("make() gave what trains, for tensors of the parameters' dtype", sketch_made),
         Claim(
             "every rank ends with the parameters that one optimizer would have trained",
-            part("first", right(sketch_wanted, tolerance)),
+            of_part("first", right(sketch_wanted, tolerance)),
         ),
         Claim("no rank's optimizers keep more than one N-th", sketch_small),
         Claim("gradients stay as they were", sketch_gradients),

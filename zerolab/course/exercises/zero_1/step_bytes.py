@@ -12,8 +12,9 @@ from zerolab.course.judge.mistakes import amount
 TEXT = """
 The cost
 
-How many bytes does a rank send in one step? `numel` fp32 parameters, which the ranks divide, and one of three ways: `"stage 0"`,
-`"stage 1, all-reduce"` or `"stage 1, reduce-scatter"`. The check draws models small and large, on one rank and on dozens. About three lines.
+How many bytes does a rank send in one step? `numel` fp32 parameters, which the ranks divide, and one of three ways:
+`"stage 0"`, `"stage 1, all-reduce"` or `"stage 1, reduce-scatter"`. The check draws models small and large, on one
+rank and on dozens. About three lines.
 """
 
 

@@ -24,16 +24,21 @@ from zerolab.ranks import spend
 TEXT = """
 Overlapped
 
-Parameters come in several rows, called buckets, each with a gradient. `update(shard, gradient)` changes a shard in place and computes for one
-millisecond. One after the other, the ranks wait for the wire, then the wire waits for the ranks:
+Parameters come in several rows, called buckets, each with a gradient. `update(shard, gradient)` changes a shard in
+place and computes for one millisecond. One after the other, the ranks wait for the wire, then the wire waits for the
+ranks:
 
     wire      reduce 0 .......... gather 0 reduce 1 .......... gather 1
     compute            update 0                     update 1
 
-A virtual clock prices each message and each update. Arrange one step so that the ranks wait for the first reduction alone, then update without a pause: the wire works for the
-next bucket, or the last one, meanwhile. Each `*_async` form returns a handle at once; `handle.wait()` blocks until the call has ended, and returns its result. Calls of a rank run one
-at a time, in the order in which you issue them. About nine lines; train copies of the rows and return them, and leave rows and gradients as you got them. Call `update` once for each bucket, with this rank's shard of it alone and the mean gradient of that: how far it goes is drawn anew. Tensors of a call are left alone until its `wait()`.
-The check draws buckets of several sizes and dtypes on 1 to 4 ranks, and calls a second time with other gradients.
+A virtual clock prices each message and each update. Arrange one step so that the ranks wait for the first reduction
+alone, then update without a pause: the wire works for the next bucket, or the last one, meanwhile. Each `*_async`
+form returns a handle at once; `handle.wait()` blocks until the call has ended, and returns its result. Calls of a
+rank run one at a time, in the order in which you issue them. About nine lines; train copies of the rows and return
+them, and leave rows and gradients as you got them. Call `update` once for each bucket, with this rank's shard of it
+alone and the mean gradient of that: how far it goes is drawn anew. Tensors of a call are left alone until its
+`wait()`. The check draws buckets of several sizes and dtypes on 1 to 4 ranks, and calls a second time with other
+gradients.
 """
 
 

@@ -39,11 +39,14 @@ from zerolab.flat.layout import chunk_bounds
 TEXT = """
 Configurable
 
-Weight decay is for matrices, not for biases. So the row is cut into groups `(start, stop, weight_decay)`, end to end, and their borders are not those
-of the shards. Train as in exercise 2, with `adam(part, weight_decay)` for each part. A group may lie in several shards, a rank may own nothing of a group, and a group may be empty.
+Weight decay is for matrices, not for biases. So the row is cut into groups `(start, stop, weight_decay)`, end to end,
+and their borders are not those of the shards. Train as in exercise 2, with `adam(part, weight_decay)` for each part.
+A group may lie in several shards, a rank may own nothing of a group, and a group may be empty.
 
-`gradients` holds this rank's gradient for each step; here they are computed already. Leave them and `row` as they are. One reduce-scatter a step, in the dtype of the row; gather after each step, or once at the end. The check draws borders, weight decays and dtypes, and calls a second time with other gradients.
-The scoreboard looks at the bytes a rank holds: a row, a gathered one and a copy of a gradient fit, beside what belongs to a shard. About twelve lines.
+`gradients` holds this rank's gradient for each step; here they are computed already. Leave them and `row` as they
+are. One reduce-scatter a step, in the dtype of the row; gather after each step, or once at the end. The check draws
+borders, weight decays and dtypes, and calls a second time with other gradients. The scoreboard looks at the bytes a
+rank holds: a row, a gathered one and a copy of a gradient fit, beside what belongs to a shard. About twelve lines.
 """
 
 

@@ -43,15 +43,20 @@ from zerolab.course.judge.mistakes import Wanted, right
 TEXT = '''
 Stage 1
 
-`row` holds all parameters and is the same on every rank. `gradient(row)` computes this rank's gradient at a whole row, for its next batch; the tensor is new, and yours. Take `steps` steps: train with the
-*mean* gradient over the ranks, so that this rank's optimizer sees only its own shard, and return the whole row.
+`row` holds all parameters and is the same on every rank. `gradient(row)` computes this rank's gradient at a whole
+row, for its next batch; the tensor is new, and yours. Take `steps` steps: train with the *mean* gradient over the
+ranks, so that this rank's optimizer sees only its own shard, and return the whole row.
 
-- The shard of rank r is `row.tensor_split(comm.size)[r]`. The collectives cut in the same way, also where N does not divide. Only `all_gather` cannot see the whole length from a shard: say `comm.all_gather(shard, numel)`, or `out=row`.
+- The shard of rank r is `row.tensor_split(comm.size)[r]`. The collectives cut in the same way, also where N does not
+  divide. Only `all_gather` cannot see the whole length from a shard: say `comm.all_gather(shard, numel)`, or
+  `out=row`.
 - Call `gradient` once for each step, at the row as it is then. Leave the `row` that you got as it was: train a copy.
 - Make your optimizer with `adam(shard)`. It has a large epsilon, so that the size of gradients counts.
 
-About nine lines. A second call begins anew. What travels keeps its dtype: the check draws rows of float32, float64 and bfloat16, on 1 to 4 ranks. The scoreboard looks at the bytes a rank sends, where it wants the cheaper of the two ways to reduce; at its calls;
-and at the bytes it holds: a row, a gathered one, a gradient and a copy of it fit, beside what belongs to a shard.
+About nine lines. A second call begins anew. What travels keeps its dtype: the check draws rows of float32, float64
+and bfloat16, on 1 to 4 ranks. The scoreboard looks at the bytes a rank sends, where it wants the cheaper of the two
+ways to reduce; at its calls; and at the bytes it holds: a row, a gathered one, a gradient and a copy of it fit,
+beside what belongs to a shard.
 
 ```{code-cell}
 :name: helpers

@@ -15,11 +15,13 @@ from zerolab.course.judge.same import short
 TEXT = """
 Whole tensors
 
-The lesson asked torch's classes how full a rank gets. Say yourself who owns what: share out whole tensors, the largest first (of several of equal size, the first in the list), each to the rank that has least so far
-(of several, the first). `numels` are the tensors' sizes, in any order; leave the list as it is.
+The lesson asked torch's classes how full a rank gets. Say yourself who owns what: share out whole tensors, the
+largest first (of several of equal size, the first in the list), each to the rank that has least so far (of several,
+the first). `numels` are the tensors' sizes, in any order; leave the list as it is.
 
-Return a list with the owner of each tensor, in the order of `numels`, and how many bytes of Adam's states the fullest rank keeps: two fp32 numbers for each element.
-The check draws sizes, some of them equal, zero or of billions, and tensors fewer than ranks, or none. About six lines.
+Return a list with the owner of each tensor, in the order of `numels`, and how many bytes of Adam's states the fullest
+rank keeps: two fp32 numbers for each element. The check draws sizes, some of them equal, zero or of billions, and
+tensors fewer than ranks, or none. About six lines.
 """
 
 

@@ -20,12 +20,16 @@ from zerolab.course.judge.same import by_dtype
 TEXT = """
 Configurable
 
-`micro_batches` holds this rank's whole gradient (1-D) of each micro-batch, one or more. Return its shard of the mean over all ranks *and* all micro-batches.
+`micro_batches` holds this rank's whole gradient (1-D) of each micro-batch, one or more. Return its shard of the mean
+over all ranks *and* all micro-batches.
 
-- With `each=True`, reduce every micro-batch, and add up shards. The scoreboard looks at the bytes held: beside what the collective itself takes, four shards fit.
+- With `each=True`, reduce every micro-batch, and add up shards. The scoreboard looks at the bytes held: beside what
+  the collective itself takes, four shards fit.
 - With `each=False`, add up whole gradients, and reduce once.
 
-The gradients belong to the caller: do not write to them, not even for a while. Only `reduce_scatter` is called, as often as `each` says. The check draws float32, float64 and bfloat16, and lengths that the ranks do not divide. About nine lines.
+The gradients belong to the caller: do not write to them, not even for a while. Only `reduce_scatter` is called, as
+often as `each` says. The check draws float32, float64 and bfloat16, and lengths that the ranks do not divide. About
+nine lines.
 """
 
 

@@ -20,14 +20,21 @@ from zerolab.course.judge.same import alike, by_dtype, short
 TEXT = r"""
 One norm
 
-`shards` are this rank's parts of several gradients, 1-D. Of `shards[i]` the first `used[i]` elements are gradients; what follows is padding with anything in it, and must not count in the norm; it may be scaled or not. A rank's shards may be empty.
+`shards` are this rank's parts of several gradients, 1-D. Of `shards[i]` the first `used[i]` elements are gradients;
+what follows is padding with anything in it, and must not count in the norm; it may be scaled or not. A rank's shards
+may be empty.
 
-The p-norm of all gradients of all ranks is $(\sum |g|^p)^{1/p}$, and for `norm_type=torch.inf` the largest $|g|$. `norm_type` is 1 or more, not always a whole number. `limit` may be 0. Compute in float64, where every sum that the check draws fits. If the norm is above `limit`, multiply all gradients by `limit / norm`, in place, in the tensors that you were given, by the same factor
-on all ranks; else leave them as they are. Return the norm, a float, the same on every rank to the last bit.
+The p-norm of all gradients of all ranks is $(\sum |g|^p)^{1/p}$, and for `norm_type=torch.inf` the largest $|g|$.
+`norm_type` is 1 or more, not always a whole number. `limit` may be 0. Compute in float64, where every sum that the
+check draws fits. If the norm is above `limit`, multiply all gradients by `limit / norm`, in place, in the tensors
+that you were given, by the same factor on all ranks; else leave them as they are. Return the norm, a float, the same
+on every rank to the last bit.
 
-If the norm is inf or nan because one rank has such a gradient, every rank returns that, and leaves the gradients alone: the step will be skipped. The scoreboard allows one collective that sends eight bytes to each other rank.
+If the norm is inf or nan because one rank has such a gradient, every rank returns that, and leaves the gradients
+alone: the step will be skipped. The scoreboard allows one collective that sends eight bytes to each other rank.
 
-The check draws gradients in float32, float64 and bfloat16, very large and very small ones, and zeros; shards without elements; and an inf or nan on any rank, in any place, or one of each (then the norm is nan). About thirteen lines.
+The check draws gradients in float32, float64 and bfloat16, very large and very small ones, and zeros; shards without
+elements; and an inf or nan on any rank, in any place, or one of each (then the norm is nan). About thirteen lines.
 """
 
 

@@ -23,14 +23,20 @@ from zerolab.ranks import spend
 TEXT = """
 Under way
 
-`gradients` is an iterator. Like backward, it takes time for each gradient, and then hands it to you: 1-D, whole, this rank's own, and perhaps without any element. From then on the gradient is yours, and nobody else keeps it. Return this rank's shard of the mean of each, in order.
+`gradients` is an iterator. Like backward, it takes time for each gradient, and then hands it to you: 1-D, whole, this
+rank's own, and perhaps without any element. From then on the gradient is yours, and nobody else keeps it. Return this
+rank's shard of the mean of each, in order.
 
-Start a `comm.reduce_scatter_async` for each gradient as it comes, so that it travels while the next one is computed. But never have more than `limit` under way, counted from the start of a call to its `handle.wait()`, which every call needs; and
-do not wait while there is room. So, when a gradient comes and `limit` calls are under way, the oldest must end first:
+Start a `comm.reduce_scatter_async` for each gradient as it comes, so that it travels while the next one is computed.
+But never have more than `limit` under way, counted from the start of a call to its `handle.wait()`, which every call
+needs; and do not wait while there is room. So, when a gradient comes and `limit` calls are under way, the oldest must
+end first:
 
     limit 2    take 0, start 0    take 1, start 1    take 2, wait 0, start 2    take 3, wait 1, start 3 ...
 
-A virtual clock prices each gradient and each message. The scoreboard allows the time of this order, and the bytes of all shards, of the `limit` whole gradients under way, and of the one that just came. The check draws gradients in float32, float64 and bfloat16, and limits from 1 to more than there are gradients. About seven lines.
+A virtual clock prices each gradient and each message. The scoreboard allows the time of this order, and the bytes of
+all shards, of the `limit` whole gradients under way, and of the one that just came. The check draws gradients in
+float32, float64 and bfloat16, and limits from 1 to more than there are gradients. About seven lines.
 """
 
 

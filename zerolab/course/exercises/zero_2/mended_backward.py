@@ -36,7 +36,8 @@ from zerolab.errors import InputError
 TEXT = """
 Find the five faults
 
-This should be stage 2's backward: built once, it keeps in `shards` this rank's shard of the mean gradient of each parameter, in the order of `parameters`, and adds up what several backwards bring. It has five faults. Run it.
+This should be stage 2's backward: built once, it keeps in `shards` this rank's shard of the mean gradient of each
+parameter, in the order of `parameters`, and adds up what several backwards bring. It has five faults. Run it.
 
 ```{code-cell}
 :name: shown_broken
@@ -68,10 +69,15 @@ def two_layers(comm):
 launch(two_layers, ranks=2, world="lockstep", device="cpu")[0]
 ```
 
-Of two parameters only one has a shard, and it stands in the other one's place: a shard of two elements, where the last layer's has one. That is the first fault. For the others think of the mean; of the memory after backward, of which there are two faults; and of
-a second backward.
+Of two parameters only one has a shard, and it stands in the other one's place: a shard of two elements, where the
+last layer's has one. That is the first fault. For the others think of the mean; of the memory after backward, of
+which there are two faults; and of a second backward.
 
-Write it right. After each backward, `shards` is a list with one 1-D tensor for each parameter, no parameter has a gradient, and nothing holds a whole one, or a shard besides those in `shards`. The scoreboard is that of exercise 1, over three backwards. The check draws what it draws there, but no frozen parameter. The first backward brings each parameter a gradient; one may be left out of the second. Several `MendedBackward` may be alive at once. About eleven lines.
+Write it right. After each backward, `shards` is a list with one 1-D tensor for each parameter, no parameter has a
+gradient, and nothing holds a whole one, or a shard besides those in `shards`. The scoreboard is that of exercise 1,
+over three backwards. The check draws what it draws there, but no frozen parameter. The first backward brings each
+parameter a gradient; one may be left out of the second. Several `MendedBackward` may be alive at once. About eleven
+lines.
 """
 
 

@@ -12,7 +12,9 @@ from zerolab.course.judge.mistakes import amount
 TEXT = """
 The cost
 
-How many bytes does a rank send in one step of stage 2, until every rank has the updated parameters? `numel` fp32 parameters, which the ranks divide, and gradients of `micro_batches` micro-batches, reduced `each` time or, with `each=False`, once. About two lines.
+How many bytes does a rank send in one step of stage 2, until every rank has the updated parameters? `numel` fp32
+parameters, which the ranks divide, and gradients of `micro_batches` micro-batches, reduced `each` time or, with
+`each=False`, once. About two lines.
 """
 
 

@@ -36,14 +36,23 @@ from zerolab.course.judge.same import by_dtype
 TEXT = """
 In time
 
-Every rank has the same `model` and `inputs` of its own. The loss is `model(inputs).square().mean()`. Run its forward once and its backward, and return this rank's shard of the *mean* gradient over the ranks, a 1-D tensor for each of `model.parameters()`, in that
-order. The shard of rank r is what `comm.reduce_scatter` leaves there: part r of the flattened gradient, cut by `tensor_split`. A part may be empty. A parameter that gets no gradient in this call has the gradient 0.
+Every rank has the same `model` and `inputs` of its own. The loss is `model(inputs).square().mean()`. Run its forward
+once and its backward, and return this rank's shard of the *mean* gradient over the ranks, a 1-D tensor for each of
+`model.parameters()`, in that order. The shard of rank r is what `comm.reduce_scatter` leaves there: part r of the
+flattened gradient, cut by `tensor_split`. A part may be empty. A parameter that gets no gradient in this call has the
+gradient 0.
 
-A gradient has to be reduced as soon as backward brings it, and its whole has to go at once. The scoreboard counts the bytes you send, one reduce_scatter for each parameter, and sees whether there ever was more than one whole gradient.
+A gradient has to be reduced as soon as backward brings it, and its whole has to go at once. The scoreboard counts the
+bytes you send, one reduce_scatter for each parameter, and sees whether there ever was more than one whole gradient.
 
-The check draws models in train and in eval mode, in float32, float64 and bfloat16, that call their layers in another order than they hold them in; parameters that are frozen, left out of a call, shared by two layers, transposed in memory, without elements or without dimensions; and inputs that require a gradient, some of which have one from before.
+The check draws models in train and in eval mode, in float32, float64 and bfloat16, that call their layers in another
+order than they hold them in; parameters that are frozen, left out of a call, shared by two layers, transposed in
+memory, without elements or without dimensions; and inputs that require a gradient, some of which have one from
+before.
 
-When you return, no parameter has a gradient, no hook is left on the model, model and inputs are as they were (numbers, switches and attributes), and only the caller holds the shards: the function is called again. About fourteen lines.
+When you return, no parameter has a gradient, no hook is left on the model, model and inputs are as they were
+(numbers, switches and attributes), and only the caller holds the shards: the function is called again. About fourteen
+lines.
 """
 
 

@@ -19,13 +19,15 @@ Somebody's stage 3 wrote down what it did, as a list of `(event, unit)`:
 
     [("gather", "a"), ("use", "a"), ("gather", "b"), ("use", "b"), ("release", "b"), ("use", "c")]
 
-A unit is *here* from its gather to its release. To gather a unit that is here changes nothing, nor does it to release one that is away. A unit may come and go several times. Return three things:
+A unit is *here* from its gather to its release. To gather a unit that is here changes nothing, nor does it to release
+one that is away. A unit may come and go several times. Return three things:
 
 - the most units that were here at one moment,
 - a list of the units that are still here at the end,
 - a list of the units that were used at least once while away.
 
-Leave the trace as it is. Lists are sorted, and name each unit once. In the example: `(2, ["a"], ["c"])`. The check draws traces in which gathers and releases are missing or doubled. About eleven lines.
+Leave the trace as it is. Lists are sorted, and name each unit once. In the example: `(2, ["a"], ["c"])`. The check
+draws traces in which gathers and releases are missing or doubled. About eleven lines.
 """
 
 

@@ -29,10 +29,12 @@ from zerolab.course.judge.same import by_dtype
 TEXT = """
 Gather, use, release
 
-`shards[i]` is this rank's shard of layer i, `shapes[i]` the layer's shape. Send `x` through all layers: `F.linear(x, layer)`, with `F.relu` *between* two layers, so not after the last. No gradients here. Gather each layer
+`shards[i]` is this rank's shard of layer i, `shapes[i]` the layer's shape. Send `x` through all layers:
+`F.linear(x, layer)`, with `F.relu` *between* two layers, so not after the last. No gradients here. Gather each layer
 once, when its turn comes.
 
-The check draws float32, float64 and bfloat16, one layer or several, and layers so small that shards are empty. The scoreboard counts the whole layers that you hold: one, not two. About seven lines.
+The check draws float32, float64 and bfloat16, one layer or several, and layers so small that shards are empty. The
+scoreboard counts the whole layers that you hold: one, not two. About seven lines.
 """
 
 

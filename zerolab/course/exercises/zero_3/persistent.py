@@ -21,17 +21,23 @@ from zerolab.flat.layout import chunk_sizes
 TEXT = """
 What is too small to cut
 
-A bias has few numbers, and gathering it costs a message's latency like a large matrix does. So stage 3 has a **persistence threshold**: a tensor of *fewer* than `threshold` elements stays whole on every rank. All others are cut. The
-threshold looks at each tensor by itself; it is no budget for all of them together.
+A bias has few numbers, and gathering it costs a message's latency like a large matrix does. So stage 3 has a
+**persistence threshold**: a tensor of *fewer* than `threshold` elements stays whole on every rank. All others are
+cut. The threshold looks at each tensor by itself; it is no budget for all of them together.
 
-Write a class. `Persistent(comm, tensors, threshold)` gets whole tensors of any shape, the same on every rank, and calls no collective.
+Write a class. `Persistent(comm, tensors, threshold)` gets whole tensors of any shape, the same on every rank, and
+calls no collective.
 
 - `self.kept` is a list or a tuple: for each tensor, in order, what this rank keeps of it, whole or a shard.
-- `whole(index)` returns a tensor, whole and in its shape, as often as it is asked. It gathers what was cut, each time, and calls nothing for what was not. (On one rank, too, what reaches the threshold counts as cut.)
-- Once the caller drops its tensors, nothing but `kept` may stay in memory, also after `whole`; and once the caller drops a `Persistent`, nothing of it. The check counts storages. (`functools.cache` on a method keeps each `self` that it was called for, so what you remember belongs in `self`.)
+- `whole(index)` returns a tensor, whole and in its shape, as often as it is asked. It gathers what was cut, each
+  time, and calls nothing for what was not. (On one rank, too, what reaches the threshold counts as cut.)
+- Once the caller drops its tensors, nothing but `kept` may stay in memory, also after `whole`; and once the caller
+  drops a `Persistent`, nothing of it. The check counts storages. (`functools.cache` on a method keeps each `self`
+  that it was called for, so what you remember belongs in `self`.)
 - The caller's tensors, and its list of them, stay as they are. Several `Persistent` may be alive at once.
 
-The check draws tensors in float32, float64 and bfloat16, transposed in memory, without dimensions or without elements, and thresholds from 0 to more than any tensor has. About twelve lines.
+The check draws tensors in float32, float64 and bfloat16, transposed in memory, without dimensions or without
+elements, and thresholds from 0 to more than any tensor has. About twelve lines.
 """
 
 

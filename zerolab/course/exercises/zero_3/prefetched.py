@@ -43,15 +43,20 @@ from zerolab.ranks import spend
 TEXT = """
 Fetched ahead
 
-Back to forward without gradients. `layer(x, weight)` is a layer with its ReLU, and computes for one millisecond. `weight` has the layer's shape. The cell below shows such a layer; the one that the check hands you takes a number of its own away after the ReLU, so what it gives may be negative. Call it once for each layer, in order. One after the other, the ranks wait for the wire, then the wire waits for the ranks:
+Back to forward without gradients. `layer(x, weight)` is a layer with its ReLU, and computes for one millisecond.
+`weight` has the layer's shape. The cell below shows such a layer; the one that the check hands you takes a number of
+its own away after the ReLU, so what it gives may be negative. Call it once for each layer, in order. One after the
+other, the ranks wait for the wire, then the wire waits for the ranks:
 
     wire      gather 0         gather 1         gather 2
     compute            layer 0          layer 1          layer 2
 
-A virtual clock prices each message and each layer. Arrange it so that the ranks wait for the first gather only: while one layer computes, the next one travels. `comm.all_gather_async(shard, numel)` returns a handle at once;
+A virtual clock prices each message and each layer. Arrange it so that the ranks wait for the first gather only: while
+one layer computes, the next one travels. `comm.all_gather_async(shard, numel)` returns a handle at once;
 `handle.wait()` blocks until the layer is here, and returns it.
 
-The check draws what it draws in exercise 1. The scoreboard measures the time, and counts whole layers: two, the one at hand and the next. Each needs memory of its own. About nine lines.
+The check draws what it draws in exercise 1. The scoreboard measures the time, and counts whole layers: two, the one
+at hand and the next. Each needs memory of its own. About nine lines.
 
 ```{code-cell}
 :name: shown_layer

@@ -33,17 +33,26 @@ from zerolab.course.judge.same import by_dtype
 TEXT = """
 A layer that trains
 
-`sharded_linear` is one such layer, with gradients: it returns `F.linear(x, layer)`. The check puts several of them one after the other (with ReLU between), and calls `backward()`. Then
+`sharded_linear` is one such layer, with gradients: it returns `F.linear(x, layer)`. The check puts several of them
+one after the other (with ReLU between), and calls `backward()`. Then
 
-- each `shard.grad` holds this rank's shard of the *mean* gradient over the ranks (`shard` is a leaf with `requires_grad`),
+- each `shard.grad` holds this rank's shard of the *mean* gradient over the ranks (`shard` is a leaf with
+  `requires_grad`),
 - each `x` has its own gradient, which is this rank's alone,
 - a second micro-batch, with its own forward and backward, adds to `shard.grad`, as always in PyTorch.
 
-The collectives: in forward one `all_gather`; in backward one `all_gather` and one `reduce_scatter`, in whichever order. Autograd does not follow collectives, so you tell it what to do. The natural way is a `torch.autograd.Function`: its `forward` saves what `backward` needs (`ctx.save_for_backward`), and its `backward` returns a gradient, or `None`, for each argument of `forward`. With `x` of shape (batch, inputs) and `grad` the gradient of the output, `x` gets `grad @ layer`, and the layer `grad.t() @ x`. Other ways, such as lesson 05's `resize_`, are welcome.
+The collectives: in forward one `all_gather`; in backward one `all_gather` and one `reduce_scatter`, in whichever
+order. Autograd does not follow collectives, so you tell it what to do. The natural way is a
+`torch.autograd.Function`: its `forward` saves what `backward` needs (`ctx.save_for_backward`), and its `backward`
+returns a gradient, or `None`, for each argument of `forward`. With `x` of shape (batch, inputs) and `grad` the
+gradient of the output, `x` gets `grad @ layer`, and the layer `grad.t() @ x`. Other ways, such as lesson 05's
+`resize_`, are welcome.
 
-Between forward and backward no layer is whole. And `backward` leaves the gradient that it is handed as it is: others may need it.
+Between forward and backward no layer is whole. And `backward` leaves the gradient that it is handed as it is: others
+may need it.
 
-The check draws what it draws in exercise 1, and one or two micro-batches. The scoreboard lets you hold one whole layer and its whole gradient, however many layers there are. About sixteen lines.
+The check draws what it draws in exercise 1, and one or two micro-batches. The scoreboard lets you hold one whole
+layer and its whole gradient, however many layers there are. About sixteen lines.
 """
 
 

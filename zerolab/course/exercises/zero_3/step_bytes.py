@@ -14,12 +14,16 @@ from zerolab.course.judge.mistakes import amount
 TEXT = """
 The cost
 
-How many bytes does a rank send in one step of stage 3? `units` is a list of `(numel, trains)` in forward order: the elements of a unit, which the ranks divide, in fp32, and whether it trains or is frozen. There are `micro_batches`, each with a
-forward, a backward, and reduced gradients. With `checkpointing`, a unit's backward begins with its forward, run again. Does that send anything? Leave the list as it is.
+How many bytes does a rank send in one step of stage 3? `units` is a list of `(numel, trains)` in forward order: the
+elements of a unit, which the ranks divide, in fp32, and whether it trains or is frozen. There are `micro_batches`,
+each with a forward, a backward, and reduced gradients. With `checkpointing`, a unit's backward begins with its
+forward, run again. Does that send anything? Leave the list as it is.
 
-Frozen units are cut, too. The input needs no gradient, so backward goes no further than the first unit that trains; if none does, there is only forward.
+Frozen units are cut, too. The input needs no gradient, so backward goes no further than the first unit that trains;
+if none does, there is only forward.
 
-This is what the library's meter counts in one case, for four units of 64 by 64 of which the first is frozen, with two micro-batches. Predict it by hand before you write the formula.
+This is what the library's meter counts in one case, for four units of 64 by 64 of which the first is frozen, with two
+micro-batches. Predict it by hand before you write the formula.
 
 ```{code-cell}
 :name: shown_measured
@@ -38,7 +42,8 @@ def measured(comm):
 list(launch(measured, ranks=2, device="cpu"))
 ```
 
-The check draws frozen units in any place, 1 to 8 ranks, and numbers so large that a fraction in between would be rounded and 64 bits are too few. About six lines.
+The check draws frozen units in any place, 1 to 8 ranks, and numbers so large that a fraction in between would be
+rounded and 64 bits are too few. About six lines.
 """
 
 
