@@ -45,8 +45,8 @@ def legible(text: str, most: int = MOST_CHARACTERS) -> str:
 class Case:
     """One call on every rank. `args[r]` are rank r's arguments, after `comm` where the function takes one. `about` says
     which case it was, at the head of a hint. Messages take a `link`'s time on the virtual clock. The case with `board`
-    fills the scoreboard; its sizes are the same in every draw. Before a case with `before` each rank makes that case's
-    call, which is not noted."""
+    fills the scoreboard; its sizes are the same in every draw. `before` is the case whose call came before, in the same
+    process; `itself` is then the same case where none did."""
 
     args: list[tuple[Any, ...]]
     world: str = "lockstep"
@@ -54,6 +54,7 @@ class Case:
     link: Link | None = None
     board: bool = False
     before: Case | None = None
+    itself: Case | None = None
     _known: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
@@ -66,7 +67,7 @@ def once(reference: Callable[Concatenate[Case, P], T]) -> Callable[Concatenate[C
 
     @wraps(reference)
     def known(case: Case, *args: P.args, **kwargs: P.kwargs) -> T:
-        key = (reference, args, *kwargs.items())
+        key, case = (reference, args, *kwargs.items()), case.itself or case
         if key not in case._known:
             case._known[key] = reference(case, *args, **kwargs)
         found: T = case._known[key]
@@ -87,7 +88,9 @@ class Record:
     """What one rank did: the value it returned, its arguments afterwards, the (receiver, bytes) of each message it
     sent, in its own code or in a collective, the library's collectives that it called, in order, as
     ("all_gather", elements), and, where the exercise asks for it, the most bytes that it had made and still held, and
-    those that it left behind beside what it returned: for good, and until Python's garbage collector came (`late`)."""
+    those that it left behind beside what it returned: for good, and until Python's garbage collector came (`late`);
+    the `dtypes` of what travelled; what an answer returned that its head does not promise (`unlike`); and whether a
+    later call `spoilt` what this one had given."""
 
     value: Any
     after: list[Any]
@@ -96,6 +99,9 @@ class Record:
     peak: int = 0
     left: int = 0
     late: int = 0
+    dtypes: list[str] = field(default_factory=list)
+    unlike: str = ""
+    spoilt: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -186,6 +192,9 @@ def record_to_json(record: Record) -> dict[str, Any]:
         "peak": record.peak,
         "left": record.left,
         "late": record.late,
+        "dtypes": record.dtypes,
+        "unlike": record.unlike,
+        "spoilt": record.spoilt,
     }
 
 
@@ -194,7 +203,8 @@ def record_from_json(data: dict[str, Any]) -> Record:
     sent = [(int(receiver), int(nbytes)) for receiver, nbytes in data["sent"]]
     calls = [(str(name), int(numel)) for name, numel in data["calls"]]
     peak, left, late = (int(data[name]) for name in ("peak", "left", "late"))
-    return Record(decode(data["value"]), decode(data["after"]), sent, calls, peak, left, late)
+    dtypes, unlike, spoilt = [str(name) for name in data["dtypes"]], legible(str(data["unlike"])), bool(data["spoilt"])
+    return Record(decode(data["value"]), decode(data["after"]), sent, calls, peak, left, late, dtypes, unlike, spoilt)
 
 
 def observation_to_json(observation: Observation) -> dict[str, Any]:

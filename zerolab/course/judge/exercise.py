@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import pairwise
 from random import Random
 from typing import Any
 
 import torch
 
-from zerolab.course.judge.case import Case, Observation
+from zerolab.course.judge.case import Case, Observation, plural
 
 Test = Callable[[Case, Observation], str | None]
 Run = Callable[..., Any]
@@ -27,6 +29,16 @@ def alone(fn: Callable[..., Any], comm: Any, *args: Any) -> Any:
     return fn(*args)
 
 
+class Unbound(ABC):
+    """A test that has to know its exercise, and says more if it knows the cases before; `bound` gives it the former."""
+
+    @abstractmethod
+    def bound(self, exercise: Exercise) -> Unbound: ...
+
+    @abstractmethod
+    def hint(self, case: Case, seen: Observation, earlier: Sequence[Case]) -> str | None: ...
+
+
 @dataclass(frozen=True)
 class Claim:
     """Something that must hold in every case. `test` returns a hint where it does not: what came out, what was due,
@@ -34,20 +46,29 @@ class Claim:
     exercise's."""
 
     text: str
-    test: Test
+    test: Test | Unbound
     hints: tuple[str, ...] = ()
+
+    def hint(self, case: Case, seen: Observation, earlier: Sequence[Case] = ()) -> str | None:
+        """What does not hold, as it did in `earlier` cases; or None."""
+        if isinstance(self.test, Unbound):
+            return self.test.hint(case, seen, earlier)
+        return self.test(case, seen)
 
 
 @dataclass(frozen=True)
 class Score:
     """A line of the scoreboard: `measure` of the case with `board`, which may be `target` at most, or, with `exactly`,
-    neither more nor less. `look` says where the rest may be lost, if need be from what was seen."""
+    neither more nor less. Without a target it is what the model answer takes, and `slack`. `look` says where the rest
+    may be lost, if need be from what was seen; `wastes` are mistakes that lose it, by what to say of them."""
 
     text: str
     measure: Callable[[Case, Observation], int]
-    target: Callable[[Case], int]
+    target: Callable[[Case], int] | None
     look: str | Callable[[Case, Observation], str]
     exactly: bool = False
+    slack: int = 0
+    wastes: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,52 +89,65 @@ class Exercise:
     answer: tuple[Any, ...] = ()
     """The model answer: a function or a class of the exercise's name, and what else stands in its cell."""
     points: int = 0
+    mistakes: str = ""
+    """What to say of each mistake that learners make, and the program, as `read_mistakes` takes them."""
+    stuck: str = ""
+    """Such mistakes that do not come to their end; they run only where an answer did not, either."""
+    without: frozenset[str] | None = None
+    """Which of the defaults it is not held to: shape, inputs, dtype, left, late."""
+
+    def __post_init__(self) -> None:
+        bound = [
+            replace(claim, test=claim.test.bound(self)) if isinstance(claim.test, Unbound) else claim
+            for claim in self.claims
+        ]
+        object.__setattr__(self, "claims", tuple(bound))
 
     def drawn(self, seed: int) -> list[Case]:
-        """The cases of this seed: by themselves, and at the end some that come after another call."""
-        cases = self.cases(Random(seed))
-        return cases if self.run is alone else [*cases, *after_another(cases, Random(seed))]
+        """The cases of this seed: by themselves, and at the end those in lockstep once more, each after the other."""
+        cases = [case if case.about else replace(case, about=told(self, case)) for case in self.cases(Random(seed))]
+        return [*cases, *one_after_another(cases, self.run is alone)]
 
 
-def after_another(cases: Sequence[Case], rng: Random) -> list[Case]:
+def told(exercise: Exercise, case: Case) -> str:
+    """Which case it is: the call itself, or, of ranks, what rank 0 is given."""
+    called = exercise.answer[0] if exercise.run in (with_comm, alone) else exercise.run
+    names = [name for name in inspect.signature(called).parameters if name not in ("self", "fn", "comm")]
+    given = ", ".join(f"{name}={described(value)}" for name, value in zip(names, case.args[0], strict=False))
+    if exercise.run is alone and case.ranks == 1:
+        return f"{exercise.name}({given})"
+    where = " (real processes)" if case.world == "processes" else ""
+    return f"on {plural(case.ranks, 'rank')}{where}, {given}"
+
+
+def described(value: Any) -> str:
+    """An argument in few words: plain data as Python has it, of tensors the shape, and the dtype if it is not fp32."""
+    if isinstance(value, torch.Tensor):
+        kind = "" if value.dtype is torch.float32 else f" {str(value.dtype).removeprefix('torch.')}"
+        return f"<{'x'.join(map(str, value.shape)) or 'scalar'}{kind}>"
+    if isinstance(value, list | tuple) and (has_tensors(value) or not value):
+        told = [described(one) for one in value]
+        return f"[{told[0]}] * {len(told)}" if len(told) > 2 and len(set(told)) == 1 else f"[{', '.join(told)}]"
+    if isinstance(value, dict) and has_tensors([*value.values()]):
+        return "{" + ", ".join(f"{key!r}: {described(one)}" for key, one in value.items()) + "}"
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def has_tensors(values: Sequence[Any]) -> bool:
+    return any(isinstance(one, torch.Tensor) or (isinstance(one, list | tuple) and has_tensors(one)) for one in values)
+
+
+def one_after_another(cases: Sequence[Case], plain: bool) -> list[Case]:
     """Cases that come after another one, so that what an answer keeps from call to call shows: for each number of ranks
-    one after the case that is most different from it, and for each way of its switches one after a case that takes the
-    same way."""
-    quick = [case for case in cases if case.world == "lockstep" and not case.board and not case.before]
-    pairs = []
-    for ranks in sorted({case.ranks for case in quick}):
-        several = [case for case in quick if case.ranks == ranks]
-        case = rng.choice(several)
-        pairs.append((case, max(rng.sample(several, len(several)), key=lambda other: different(case, other))))
-        for way in dict.fromkeys(map(switches, several)):
-            alike = [case for case in several if switches(case) == way]
-            case = rng.choice(alike)
-            others = [other for other in rng.sample(alike, len(alike)) if different(case, other)]
-            pairs.append((case, min(others, key=lambda other: different(case, other), default=case)))
+    all that do not fill the scoreboard, in their order; of a `plain` function all together."""
+    alike: dict[Any, list[Case]] = {}
+    for case in cases:
+        if case.world == "lockstep" and not case.board:
+            alike.setdefault(None if plain else (case.ranks, case.link), []).append(case)
     about = "{}, after another call ({})"
     return [
-        replace(case, before=other, about=about.format(case.about, other.about))
-        for case, other in pairs
-        if different(case, other)
+        replace(case, before=before, itself=case, about=about.format(case.about, before.about))
+        for group in alike.values()
+        for before, case in pairwise(group)
     ]
-
-
-def switches(case: Case) -> tuple[bool, ...]:
-    """The arguments of rank 0 that switch something on or off."""
-    return tuple(value for value in case.args[0] if isinstance(value, bool))
-
-
-def different(case: Case, other: Case) -> int:
-    """In how many arguments of rank 0 the kinds of two cases differ."""
-    return sum(one != two for one, two in zip_longest(map(kind_of, case.args[0]), map(kind_of, other.args[0])))
-
-
-def kind_of(value: Any) -> Any:
-    """What there is to tell of an argument beside its tensors' numbers."""
-    if isinstance(value, torch.Tensor):
-        return value.dtype, value.shape, value.requires_grad
-    if isinstance(value, dict):
-        value = list(value.items())
-    if isinstance(value, list | tuple):
-        return list(map(kind_of, value))
-    return value if value is None or isinstance(value, bool | int | float | str) else type(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import re
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -29,7 +30,7 @@ from zerolab.course.judge.case import (
     record_to_json,
 )
 from zerolab.course.judge.exercise import Exercise, Run, alone
-from zerolab.course.judge.same import alike
+from zerolab.course.judge.promise import Promised, promised
 from zerolab.errors import InputError, RankError
 from zerolab.memory import Tracker
 from zerolab.ranks import RankFailure, launch
@@ -48,9 +49,15 @@ class Notes(WrappedTransport):
     def __init__(self, inner: Transport) -> None:
         super().__init__(inner)
         self.sent: list[tuple[int, int]] = []
+        self.dtypes: set[str] = set()
+
+    def clear(self) -> None:
+        self.sent.clear()
+        self.dtypes.clear()
 
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
         self.sent.append((dst, tensor.nbytes))
+        self.dtypes.add(str(tensor.dtype).removeprefix("torch."))
         return super().isend(tensor, dst, tag)
 
     def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
@@ -61,18 +68,18 @@ class Notes(WrappedTransport):
 class Issued:
     """An order of calls that notes them in `calls` as they are issued, whether they run at once or later."""
 
-    def __init__(self, inner: Order, calls: list[tuple[str, int]]) -> None:
+    def __init__(self, inner: Order, calls: list[Call]) -> None:
         self.inner, self.calls = inner, calls
 
     def issue(self, call: Call, run: Callable[[], None], tensors: list[torch.Tensor], result: Any, now: bool) -> Handle:
-        self.calls.append((call.name, call.numel))
+        self.calls.append(call)
         return self.inner.issue(call, run, tensors, result, now)
 
     def close(self) -> None:
         self.inner.close()
 
 
-def noted(comm: Collectives, calls: list[tuple[str, int]]) -> Collectives:
+def noted(comm: Collectives, calls: list[Call]) -> Collectives:
     """`comm` as an answer gets it: its calls are noted, and those of the groups that the answer makes of it."""
     comm._issuer = Issued(comm._issuer, calls)
     comm = guarded(comm)
@@ -84,35 +91,65 @@ def noted(comm: Collectives, calls: list[tuple[str, int]]) -> Collectives:
 def on_rank(
     comm: Collectives,
     fn: Callable[..., Any],
-    args: list[tuple[Any, ...]],
+    calls: Sequence[list[tuple[Any, ...]]],
     run: Callable[..., Any],
     memory: bool,
-    before: list[tuple[Any, ...]] | None,
-) -> dict[str, Any]:
-    """One rank's part: `run` calls `fn`; what it does is noted, but for a first call with the arguments `before`."""
-    watch_process()
-    calls: list[tuple[str, int]] = []
+    ours: bool,
+    promise: Any,
+    progress: str,
+) -> list[dict[str, Any]]:
+    """One rank's part in calls that come one after the other, with so many ranks' arguments: `run` calls `fn`, and what
+    it does is noted."""
+    if not ours:
+        watch_process()
+    issued: list[Call] = []
     comm.transport = notes = Notes(comm.transport)
-    comm, mine = noted(comm, calls), args[comm.rank]
-    if before:
-        run(fn, comm, *before[comm.rank])
-        notes.sent.clear()
-        calls.clear()
-    if not memory:
-        value, peak, left, late = run(fn, comm, *mine), 0, 0, 0
-    else:
-        given = list(tensors_in(mine))
-        with Tracker(lambda: {GIVEN: given}) as tracker:
-            value = run(fn, comm, *mine)
-        peak = max((sample.total - sample.bytes.get(GIVEN, 0) for sample in tracker.samples), default=0)
-        returned = returned_bytes(tensors_in(value))
-        left, late = made(tracker) - returned, 0
-        if left > 0:
-            # A graph may hold itself until it is collected, which takes long: only if something is there.
-            gc.collect()
-            late, left = left, made(tracker) - returned
-            late -= left
-    return record_to_json(Record(value, list(mine), notes.sent, calls, peak, left, late))
+    comm = noted(comm, issued)
+    records: list[dict[str, Any]] = []
+    values = []
+    for args in calls:
+        PROGRESS[progress] = len(records)
+        mine = args[comm.rank]
+        asked = fn if promise is None else Promised(fn, promise)
+        value, peak, left, late = measured(run, asked, comm, mine) if memory else (run(asked, comm, *mine), 0, 0, 0)
+        record = Record(
+            value,
+            list(mine),
+            list(notes.sent),
+            [(call.name, call.numel) for call in issued],
+            peak,
+            left,
+            late,
+            sorted({call.dtype for call in issued if call.dtype} | notes.dtypes),
+            asked.unlike if isinstance(asked, Promised) else "",
+        )
+        records.append(record_to_json(record))
+        values.append(value)
+        notes.clear()
+        issued.clear()
+    for noted_one, value in zip(records[:-1], values, strict=False):
+        noted_one["spoilt"] = json.dumps(encode(value)) != json.dumps(noted_one["value"])
+    return records
+
+
+PROGRESS: dict[str, int] = {}
+"""How many calls of a series in lockstep have come to their end, by its name."""
+
+
+def measured(run: Run, fn: Callable[..., Any], comm: Collectives, mine: tuple[Any, ...]) -> tuple[Any, int, int, int]:
+    """What a call gives, and the bytes that it held at the worst moment, left behind, and left to the collector."""
+    given = list(tensors_in(mine))
+    with Tracker(lambda: {GIVEN: given}) as tracker:
+        value = run(fn, comm, *mine)
+    peak = max((sample.total - sample.bytes.get(GIVEN, 0) for sample in tracker.samples), default=0)
+    returned = returned_bytes(tensors_in(value))
+    left, late = made(tracker) - returned, 0
+    if left > 0:
+        # A graph may hold itself until it is collected, which takes long: only if something is there.
+        gc.collect()
+        late, left = left, made(tracker) - returned
+        late -= left
+    return value, peak, left, late
 
 
 GIVEN = "given"
@@ -189,17 +226,35 @@ def packed_once(fn: Callable[..., Any]) -> Any:
         return fn
 
 
-def observe_once(exercise: Exercise, fn: Callable[..., Any], case: Case, seconds: float) -> Observation:
-    """Run `fn` on a case, in lockstep for so many seconds at most."""
+def observe_once(
+    exercise: Exercise, fn: Callable[..., Any], case: Case, seconds: float, ours: bool = False
+) -> Observation:
+    """Run `fn` on a case, in lockstep for so many seconds at most; a program of `ours` is not watched."""
+    seen = observe_calls(exercise, fn, case, [case.args], seconds, ours)
+    return seen[0] if isinstance(seen, list) else seen[1]
+
+
+def observe_calls(
+    exercise: Exercise,
+    fn: Callable[..., Any],
+    case: Case,
+    calls: Sequence[list[tuple[Any, ...]]],
+    seconds: float,
+    ours: bool = False,
+) -> list[Observation] | tuple[int, Observation]:
+    """What came of calls one after the other in the world of `case`; or the first that met trouble, and the trouble."""
+    progress = secrets.token_hex(8)
     try:
         records = launch(
             on_rank,
             fn,
-            case.args,
+            calls,
             exercise.run,
-            exercise.memory and case.world == "lockstep",
-            case.before.args if case.before else None,
-            ranks=case.ranks,
+            exercise.memory and case.world == "lockstep" and len(calls) == 1,
+            ours,
+            None if exercise.without is None else promised(exercise.answer),
+            progress,
+            ranks=len(calls[0]),
             world=case.world,
             timeout=seconds if case.world == "lockstep" else STARTED_SECONDS,
             device="cpu",
@@ -208,9 +263,14 @@ def observe_once(exercise: Exercise, fn: Callable[..., Any], case: Case, seconds
             prints="quiet",
         )
     except (RankError, InputError) as error:
-        return Observation(trouble=trouble_of(error), printed=shown(getattr(error, "printed", [])))
-    found = [record_from_json(record) for record in records]
-    return Observation(found, seconds=records.seconds, printed=shown(records.printed))
+        trouble = Observation(trouble=trouble_of(error), printed=shown(getattr(error, "printed", [])))
+        return PROGRESS.pop(progress, 0), trouble
+    PROGRESS.pop(progress, None)
+    printed = shown(records.printed)
+    return [
+        Observation([record_from_json(record) for record in of_ranks], seconds=records.seconds, printed=printed)
+        for of_ranks in zip(*records, strict=True)
+    ]
 
 
 def shown(printed: Sequence[str]) -> str:
@@ -219,54 +279,42 @@ def shown(printed: Sequence[str]) -> str:
 
 
 def observe_all(exercise: Exercise, fn: Callable[..., Any], cases: Sequence[Case]) -> Iterator[Observation]:
-    """What came of the cases, in order, up to the first that ends in trouble. A plain function is called once more in
-    each, by a rank that has just called it for the case before, and as this one's other ranks: it must say the same."""
+    """What came of the cases, in order, up to the first that ends in trouble."""
     fn = packed_once(fn)
-    before: Case | None = None
-    for case in cases:
-        seen = observe(exercise, fn, case)
-        if exercise.run is alone and not seen.trouble:
-            if before and (kept := kept_from(before, exercise, fn, case, seen)):
-                seen = Observation(trouble=kept)
-            before = case
-        yield seen
-        if seen.trouble:
+    for series in in_series(cases):
+        found = observe_series(exercise, fn, series) if series[0].before else [observe(exercise, fn, series[0])]
+        yield from found
+        if found[-1].trouble:
             return
 
 
-NEARLY = 1e-9
-"""How near floats of two calls with the same arguments are."""
+def in_series(cases: Sequence[Case]) -> Iterator[list[Case]]:
+    """Cases by themselves, and those that come one after the other together."""
+    series: list[Case] = []
+    for case in cases:
+        if series and (case.before is None or case.before is not (series[-1].itself or series[-1])):
+            yield series
+            series = []
+        series.append(case)
+    if series:
+        yield series
 
 
-def kept_from(
-    before: Case, exercise: Exercise, fn: Callable[..., Any], case: Case, seen: Observation
-) -> Trouble | None:
-    """The trouble with a function that answers otherwise after another call than by itself."""
-    mine, *others = case.args
-    again = observe(replace(exercise, run=after([*before.args, *others])), fn, replace(case, args=[mine]))
-    if again.trouble and "raised" not in again.trouble.message:
-        return again.trouble
-    if again.trouble:
-        at = f" ({again.trouble.where})" if again.trouble.where else ""
-        said = f"called with other arguments before, {again.trouble.message}{at}: what stays from call to call?"
-        return Trouble("Kept", f"{case.about}: {said}")
-    first, second = (record.value for record in (seen.records[0], again.records[0]))
-    # What torch solves may differ in its last bits with the place in memory; what was kept differs in more.
-    if json.dumps(encode(first)) == json.dumps(encode(second)) or alike(second, first, NEARLY):
-        return None
-    said = "it returns something else when it was called with other arguments before: what stays from call to call?"
-    return Trouble("Kept", f"{case.about}: {said}")
-
-
-def after(others: Sequence[tuple[Any, ...]]) -> Run:
-    """A way to call a plain function that calls it with other arguments first."""
-
-    def run(fn: Callable[..., Any], comm: Collectives, *args: Any) -> Any:
-        for other in others:
-            fn(*other)
-        return fn(*args)
-
-    return run
+def observe_series(exercise: Exercise, fn: Callable[..., Any], series: Sequence[Case]) -> list[Observation]:
+    """What came of cases one after the other, in one process, after that before the first; a plain function makes all
+    ranks' calls there."""
+    plain = exercise.run is alone
+    all_cases = [case for case in (series[0].before, *series) if case]
+    calls = [[args] for case in all_cases for args in case.args] if plain else [case.args for case in all_cases]
+    lengths = [case.ranks if plain else 1 for case in all_cases]
+    seen = observe_calls(exercise, fn, series[0], calls, CASE_SECONDS + 0.1 * len(calls))
+    if isinstance(seen, tuple):
+        at = next(place for place in range(len(lengths)) if sum(lengths[: place + 1]) > seen[0])
+        at = max(at, 1)
+        return [*(observe_series(exercise, fn, series[: at - 1]) if at > 1 else []), seen[1]]
+    found = iter(seen)
+    together = [[next(found) for _ in range(length)] for length in lengths]
+    return [replace(those[0], records=[record for one in those for record in one.records]) for those in together[1:]]
 
 
 def trouble_of(error: BaseException) -> Trouble:

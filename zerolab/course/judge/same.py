@@ -41,6 +41,8 @@ def alike(value: object, want: object, tolerance: Tolerance = 0.0) -> bool:
         if not isinstance(value, dict) or value.keys() != want.keys():
             return False
         return all(alike(value[key], want[key], tolerance) for key in want)
+    if isinstance(want, float) and math.isnan(want):
+        return isinstance(value, float) and math.isnan(value)
     if isinstance(want, float) and tolerance and isinstance(value, int | float):
         return math.isclose(value, want, rel_tol=tolerated(tolerance, torch.float64))
     return type(value) is type(want) and bool(value == want)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import zip_longest
 
 from zerolab.course.judge.advice import hint_for
 from zerolab.course.judge.case import Case, Observation, legible
+from zerolab.course.judge.defaults import ANEW, defaults_of
 from zerolab.course.judge.exercise import Claim, Exercise, Score, alone
+from zerolab.course.judge.mistakes import named
+from zerolab.course.judge.model import does, read_mistakes
 
 
 @dataclass(frozen=True)
@@ -32,14 +36,20 @@ def judge(exercise: Exercise, cases: Sequence[Case], seen: Sequence[Observation]
     nothing is said of a claim after one that does not hold. What came of calls by themselves says more than what came
     of those after another, so all claims are held to the former first."""
     single = exercise.run is alone or all(case.ranks == 1 for case in cases)
-    claims = [Claim(RUNS_ALONE if single else RUNS, runs), *exercise.claims]
+    before, after = defaults_of(exercise)
+    claims = [Claim(RUNS_ALONE if single else RUNS, partial(runs, exercise)), *before, *exercise.claims, *after]
     first = by_themselves(cases)
     findings = held_to(claims, first, seen[: len(first)])
-    if all(finding.holds for finding in findings):
-        rest = len(first)
-        findings = held_to(claims, cases[rest:], seen[rest:])
+    rest = len(first)
+    if rest < len(cases):
+        if all(finding.holds for finding in findings):
+            later = held_to([*claims, ANEW], cases[rest:], seen[rest:])
+            worst = next((finding for finding in later if finding.hint), later[-1])
+            findings.append(replace(worst, text=ANEW.text))
+        else:
+            findings.append(Finding(ANEW.text, None))
     right = all(finding.holds for finding in findings)
-    return [*findings, *(scored(score, cases, seen, right) for score in exercise.scores)]
+    return [*findings, *(scored(exercise, score, cases, seen, right) for score in exercise.scores)]
 
 
 def by_themselves(cases: Sequence[Case]) -> Sequence[Case]:
@@ -60,32 +70,42 @@ def held_to(claims: Sequence[Claim], cases: Sequence[Case], seen: Sequence[Obser
     return findings
 
 
-def scored(score: Score, cases: Sequence[Case], seen: Sequence[Observation], right: bool) -> Finding:
+def target_of(exercise: Exercise, score: Score, case: Case) -> int:
+    if score.target is not None:
+        return score.target(case)
+    return score.measure(case, does(exercise, case)) + score.slack
+
+
+def scored(
+    exercise: Exercise, score: Score, cases: Sequence[Case], seen: Sequence[Observation], right: bool
+) -> Finding:
     """A line of the scoreboard. Speed and size mean nothing while values are wrong, so then it is not reached."""
     case, observation = next((pair for pair in zip(cases, seen, strict=False) if pair[0].board), (None, None))
     if not right or case is None or observation is None:
         return Finding(score.text, None)
-    yours, target = score.measure(case, observation), score.target(case)
+    yours, target = score.measure(case, observation), target_of(exercise, score, case)
     holds = yours == target if score.exactly else yours <= target
     bound = "exactly" if score.exactly else "at most"
     if holds:
         return Finding(score.text, True, "", yours, target)
     look = score.look if isinstance(score.look, str) else score.look(case, observation)
+    wasted = {says: does(exercise, case, change) for says, change in read_mistakes(score.wastes).items()}
+    look = named(wasted, lambda made: not made.trouble and score.measure(case, made) == yours) or look
     hint = f"{case.about}: {score.text}: {yours:,}, and the target is {bound} {target:,}: {look}"
     return Finding(score.text, False, hint, yours, target, observation.printed)
 
 
 def first_hint(claim: Claim, cases: Sequence[Case], seen: Sequence[Observation]) -> tuple[str, str]:
     """The hint of the first case in which a claim does not hold, or '', and what was printed in that case."""
-    for case, observation in zip_longest(cases, seen, fillvalue=None):
+    for at, (case, observation) in enumerate(zip_longest(cases, seen, fillvalue=None)):
         if case is None or observation is None:
             return "it ended before every case had run: do not end the process or its threads", ""
         try:
-            hint = claim.test(case, observation)
+            hint = claim.hint(case, observation, cases[:at])
         except Exception as error:  # whatever an answer may return, judging it goes on
             hint = f"what it returned cannot be judged ({type(error).__name__}: {error}): return what the text asks for"
         if hint:
-            hint = hint if claim.test is runs else opened(hint, case)
+            hint = hint if observation.trouble else opened(hint, case)
             return legible(f"{hint} {STAYS}" if case.before else hint), observation.printed
     return "", ""
 
@@ -98,8 +118,11 @@ def opened(hint: str, case: Case) -> str:
 STAYS = "(by itself the same call is right: what stays from call to call?)"
 
 
-def runs(case: Case, seen: Observation) -> str | None:
+def runs(exercise: Exercise, case: Case, seen: Observation) -> str | None:
     """A hint unless every rank has come to its end."""
-    if seen.trouble:
-        return hint_for(seen.trouble, case)
+    if trouble := seen.trouble:
+        known = read_mistakes(exercise.stuck).items()
+        met = {says: stuck for says, change in known if (stuck := does(exercise, case, change).trouble)}
+        says = named(met, lambda one: (one.kind, one.message) == (trouble.kind, trouble.message))
+        return f"{hint_for(trouble, case)} {says}".strip()
     return None if len(seen.records) == case.ranks else f"{len(seen.records)} of {case.ranks} ranks came to their end"

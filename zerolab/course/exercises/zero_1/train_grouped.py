@@ -28,10 +28,9 @@ from zerolab.course.exercises.zero_1.claims import (
     trained,
     uncut,
 )
-from zerolab.course.exercises.zero_1.train_sharded import BOARD_NUMEL, STEPS, dtype_of, row_about
-from zerolab.course.judge.case import Case, Observation, Record
+from zerolab.course.judge.case import Case, Observation, Record, plural
 from zerolab.course.judge.claims import calls_are, each_rank, most_held, part, untouched
-from zerolab.course.judge.draw import signed, sizes
+from zerolab.course.judge.draw import about, signed, sizes
 from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.mistakes import Wanted, right
 from zerolab.flat.layout import chunk_bounds
@@ -73,6 +72,20 @@ def train_grouped(comm, row: torch.Tensor, gradients: list[torch.Tensor], groups
 
 
 Tensor = torch.Tensor
+STEPS = 3
+BOARD_NUMEL = 4096
+
+
+def dtype_of(ranks: int, numel: int) -> torch.dtype:
+    """Where the ranks do not divide the row, some have another dtype than fp32."""
+    return {2: torch.bfloat16, 3: torch.float64}.get(ranks, torch.float32) if numel % ranks else torch.float32
+
+
+def row_about(ranks: int, numel: int, dtype: torch.dtype) -> str:
+    kind = "" if dtype is torch.float32 else f" of {str(dtype).removeprefix('torch.')}"
+    return about(ranks, numel, f"a row of {plural(numel, 'element')}{kind}")
+
+
 Answer = Callable[..., Any]
 
 

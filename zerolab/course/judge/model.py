@@ -1,0 +1,168 @@
+"""What is right is what the model answer does on a case. A mistake is a program: the model answer with places changed,
+or another of its name; what it gives is what it does there. Mistakes run only where an answer is wrong, so that no
+right answer is held to them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import takewhile
+from typing import Any
+
+from zerolab.course.judge.case import Case, Observation, Record
+from zerolab.course.judge.exercise import Exercise, Unbound, alone
+from zerolab.course.judge.mistakes import NEARLY, Say, Wanted, both, compared
+from zerolab.course.judge.observe import observe_once
+from zerolab.course.judge.same import Tolerance, alike
+
+Change = str | tuple[str, ...]
+"""A program, or (old, new, old, new, ...) in the model answer."""
+SECONDS = 1.0
+"""How long a program of ours may run: a mistake that hangs is known by that."""
+LOOK = "print it on each rank, and compare with what you expect by hand"
+
+
+def program(model: Any, change: Change) -> Any:
+    """The model answer, a function or a class, with these places changed, or another program of its name, among the
+    names of its file."""
+    source = change if isinstance(change, str) else textwrap.dedent(inspect.getsource(model))
+    places = () if isinstance(change, str) else zip(change[::2], change[1::2], strict=True)
+    for old, new in places:
+        assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times in {model.__name__}"
+        source = source.replace(old, new)
+    names = dict(vars(inspect.getmodule(model)))
+    exec(compile(source, f"<mistake in {model.__name__}>", "exec"), names)
+    return names[model.__name__]
+
+
+@cache
+def read_mistakes(text: str) -> dict[str, Change]:
+    r"""Mistakes by what to say of them, from a text such as
+
+        what the sum of the gradients gives: take their mean
+            , average=True =>
+        the row as it began
+            def train_sharded(comm, row, gradient, steps):
+                return row
+
+    with `\n` for a line break in a place that is changed."""
+    found: dict[str, Change] = {}
+    for part in re.findall(r"(?:^\S.*\n)+(?:^(?: .*)?\n)+", textwrap.dedent(f"{text}\n"), re.MULTILINE):
+        words, body = re.split(r"\n(?=\s)", part, maxsplit=1)
+        source = textwrap.dedent(body)
+        places = [line.replace(r"\n", "\n").split(" =>") for line in source.split("\n") if line]
+        whole = source.startswith(("def ", "class ", "import ", "from "))
+        found[" ".join(words.split())] = source if whole else tuple(one.strip(" ") for place in places for one in place)
+    return found
+
+
+def does(exercise: Exercise, case: Case, change: Change = ()) -> Observation:
+    """What the model answer does on a case, or a mistake; in lockstep, and after no other call."""
+    case = case.itself or case
+    key = ("does", exercise.name, change)
+    if key not in case._known:
+        fn = program(exercise.answer[0], change) if change else exercise.answer[0]
+        if exercise.run is alone:
+            case._known[key] = Observation([Record(called(fn, args), [], []) for args in case.args])
+        else:
+            case._known[key] = observe_once(exercise, fn, replace(case, world="lockstep"), SECONDS, ours=True)
+    found: Observation = case._known[key]
+    return found
+
+
+def called(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """What a plain function of ours gives, or the error that it raises."""
+    try:
+        return fn(*deepcopy(args))
+    except Exception as error:
+        return error
+
+
+@dataclass(frozen=True)
+class Gives(Unbound):
+    """What each rank's call gives is what the model answer's does: all of it, what the run noted under the name `of`,
+    or what that function makes of a record. Of a mistake that gives what all wrong ranks gave, its words are said.
+    Where there is none, `look` says where to look; `dtype` where the dtype is wrong; `did` is the verb, for what is not
+    returned; or `say` says how a value differs: `say(args, got, want)`."""
+
+    of: str | Callable[[Record], Any] = ""
+    look: str | Callable[[Case], str] = LOOK
+    did: str = "returned"
+    tolerance: Tolerance | None = None
+    dtype: str = "keep the dtype"
+    say: Say | None = None
+
+    exercise: Exercise | None = None
+
+    def bound(self, exercise: Exercise) -> Gives:
+        return replace(self, exercise=exercise)
+
+    def part(self, record: Record) -> Any:
+        if callable(self.of):
+            return self.of(record)
+        return record.value[self.of] if self.of and isinstance(record.value, dict) else record.value
+
+    def parts(self, seen: Observation, ranks: int) -> Sequence[Any]:
+        return [self.part(record) for record in seen.records] or [seen.trouble] * ranks
+
+    def words(self, case: Case) -> str:
+        return self.look(case) if callable(self.look) else self.look
+
+    def hint(self, case: Case, seen: Observation, earlier: Sequence[Case] = ()) -> str | None:
+        """What to say where it does not hold, as it did in `earlier` cases."""
+        plain = self.of_exercise.run is alone
+        want, got = self.wanted(case), self.parts(seen, case.ranks)
+        wrong = [rank for rank, value in enumerate(got) if not alike(value, want[rank], self.near)]
+        if not wrong:
+            return None
+        says = self.explained(case, got, wrong, earlier)
+        if not plain and not self.say:
+            records = [replace(record, value=value) for record, value in zip(seen.records, got, strict=True)]
+            known = {says: got} if says else {}
+            wanted = Wanted(want, known, self.words(case), self.did, self.dtype)
+            return compared(wanted, replace(seen, records=records), self.near)
+        whose = "" if plain and case.ranks == 1 else f"for rank {wrong[0]} " if plain else f"rank {wrong[0]} "
+        said = f"{whose}{(self.say or both)(case.args[wrong[0]], got[wrong[0]], want[wrong[0]])}"
+        says = says or (self.words(case) if self.look is not LOOK else "")
+        return f"{said}. {says}" if says else said
+
+    @property
+    def of_exercise(self) -> Exercise:
+        assert self.exercise is not None
+        return self.exercise
+
+    @property
+    def near(self) -> Tolerance:
+        """The tolerance: of plain data, numbers are nearly the same ones."""
+        if self.tolerance is not None:
+            return self.tolerance
+        return NEARLY if self.of_exercise.run is alone or self.say else 1e-5
+
+    def wanted(self, case: Case) -> Sequence[Any]:
+        return self.parts(does(self.of_exercise, case), case.ranks)
+
+    def holds(self, case: Case, seen: Observation) -> bool:
+        got, want = self.parts(seen, case.ranks), self.wanted(case)
+        return all(alike(value, due, self.near) for value, due in zip(got, want, strict=True))
+
+    def explained(self, case: Case, got: Sequence[Any], wrong: Sequence[int], earlier: Sequence[Case]) -> str:
+        """What to say of the first mistake that gives what all wrong ranks gave, and that the claims before this one
+        let through, as they did the answer, and this one in earlier cases; '' if there is none."""
+        before = list(takewhile(lambda claim: claim.test is not self, self.of_exercise.claims))
+        for says, change in read_mistakes(self.of_exercise.mistakes).items():
+            made = does(self.of_exercise, case, change)
+            parts = self.parts(made, case.ranks)
+            if made.trouble or not all(alike(got[rank], parts[rank], self.near) for rank in wrong):
+                continue
+            passes = all(
+                claim.test.holds(case, made) if isinstance(claim.test, Gives) else not claim.hint(case, made)
+                for claim in before
+            )
+            if passes and all(self.holds(one, does(self.of_exercise, one, change)) for one in earlier):
+                return says
+        return ""
