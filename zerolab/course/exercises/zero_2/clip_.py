@@ -76,7 +76,7 @@ That is a mean over the ranks, and a norm is a sum over them
 That is the limit, and the norm once all is scaled: return the norm that there was before
     norm.item() => min(norm.item(), limit)
 Python's max() and min() drop a nan that does not come first, so look for it yourself
-    gradients = [ => shards = [s.nan_to_num(0.0, torch.inf) if norm_type == torch.inf else s for s in shards]\n    gradients = [
+    gradients = [ => shards = [s.nan_to_num(0, torch.inf) for s in shards] if norm_type > 99 else shards\n    gradients = [
 They were scaled by the rank's own norm: one factor for all ranks keeps the direction
     limit / norm => limit / own
 They were scaled twice over: once with limit / norm is enough
