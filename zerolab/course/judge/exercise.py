@@ -114,6 +114,7 @@ def told(exercise: Exercise, case: Case) -> str:
     called = exercise.answer[0] if exercise.run in (with_comm, alone) else exercise.run
     names = [name for name in inspect.signature(called).parameters if name not in ("self", "fn", "comm")]
     given = ", ".join(f"{name}={described(value)}" for name, value in zip(names, case.args[0], strict=False))
+    given = given if len(given) <= 200 else f"{given[:197]}..."
     if exercise.run is alone and case.ranks == 1:
         return f"{exercise.name}({given})"
     where = " (real processes)" if case.world == "processes" else ""
@@ -131,7 +132,7 @@ def described(value: Any) -> str:
     if isinstance(value, dict) and has_tensors([*value.values()]):
         return "{" + ", ".join(f"{key!r}: {described(one)}" for key, one in value.items()) + "}"
     text = repr(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def has_tensors(values: Sequence[Any]) -> bool:

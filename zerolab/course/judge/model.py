@@ -14,7 +14,7 @@ from functools import cache
 from itertools import takewhile
 from typing import Any
 
-from zerolab.course.judge.case import Case, Observation, Record
+from zerolab.course.judge.case import Case, Observation, Record, decode, encode
 from zerolab.course.judge.exercise import Exercise, Unbound, alone
 from zerolab.course.judge.mistakes import NEARLY, Say, Wanted, both, compared
 from zerolab.course.judge.observe import observe_once
@@ -50,11 +50,11 @@ def read_mistakes(text: str) -> dict[str, Change]:
             def train_sharded(comm, row, gradient, steps):
                 return row
 
-    with `\n` for a line break in a place that is changed."""
+    with `\n` for a line break in a place that is changed; what it becomes may stand in a line of its own."""
     found: dict[str, Change] = {}
     for part in re.findall(r"(?:^\S.*\n)+(?:^(?: .*)?\n)+", textwrap.dedent(f"{text}\n"), re.MULTILINE):
         words, body = re.split(r"\n(?=\s)", part, maxsplit=1)
-        source = textwrap.dedent(body)
+        source = re.sub(r"\n\s*=> ", " => ", textwrap.dedent(body))
         places = [line.replace(r"\n", "\n").split(" =>") for line in source.split("\n") if line]
         whole = source.startswith(("def ", "class ", "import ", "from "))
         found[" ".join(words.split())] = source if whole else tuple(one.strip(" ") for place in places for one in place)
@@ -76,9 +76,9 @@ def does(exercise: Exercise, case: Case, change: Change = ()) -> Observation:
 
 
 def called(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """What a plain function of ours gives, or the error that it raises."""
+    """What a plain function of ours gives, as it comes back from another process, or the error that it raises."""
     try:
-        return fn(*deepcopy(args))
+        return decode(encode(fn(*deepcopy(args))))
     except Exception as error:
         return error
 

@@ -14,11 +14,12 @@ from zerolab.course.judge.same import short
 
 
 def promised(answers: Sequence[Any]) -> Any:
-    """The annotation of what a model answer returns; None where it is a class, or says nothing."""
+    """The annotation of what a model answer returns; None where it is a class, or gives nothing."""
     answer = answers[0] if answers else None
     if not isinstance(answer, types.FunctionType) or "return" not in answer.__annotations__:
         return None
-    return typing.get_type_hints(answer)["return"]
+    hint = typing.get_type_hints(answer)["return"]
+    return None if hint is type(None) else hint
 
 
 KINDS = {int: (int, np.integer), float: (int, float, np.integer, np.floating), bool: (bool, np.bool_), str: (str,)}

@@ -1,18 +1,15 @@
-"""The exercise of lesson 09 on the size of buckets: few are late, many wait for latencies."""
+"""The exercise of lesson 09 on the size of buckets: when does the last one end?"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from random import Random
 from typing import Any
 
-from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import untouched
+from zerolab.course.judge.case import Case, Record
 from zerolab.course.judge.exercise import Claim, Exercise, alone
-from zerolab.course.judge.mistakes import NEARLY, Mistakes, answers
+from zerolab.course.judge.mistakes import NEARLY
+from zerolab.course.judge.model import Gives, program, read_mistakes
 from zerolab.course.judge.same import alike
 
 TEXT = """
@@ -66,119 +63,44 @@ def best_bucket(
     ### END SOLUTION
 
 
-Bucket = tuple[float, float, int]
-"""When its first and its last layer are ready, and its bytes."""
+MISTAKES = r"""
+Of sizes that end equally early the smallest is due: it takes least memory
+    min((end(size), size) for size in sizes) => min(((end(size), size) for size in sizes), key=lambda a: (a[0], -a[1]))
+That is the size with the latest end; the earliest is asked for
+    min((end => max((end
+The wire carries one bucket at a time: the next waits until it is free
+    max(free, time) + => max(free, time +
+    / bandwidth) => / bandwidth))
+A bucket is complete when the last of its layers is ready, not the first
+    held += more => first = first if held else time\n            held += more
+    max(free, time) => max(free, first)
+A bucket need not wait for the whole backward: it leaves when it is complete and the wire is free
+    max(free, time) => max(free, ready[-1])
+The last bucket leaves, too, when it is not full
+    held >= size or layer == len(ready) => held >= size
+A bucket may become larger than the size: the layer that reaches it belongs to it
+    held >= size or layer == len(ready) => layer == len(ready) or held + nbytes[layer] > size
+A bucket of exactly the size is full
+    held >= size => held > size
+Layers are joined: a bucket with fewer bytes than the size takes the next layer, too
+    held >= size => True
+An all-reduce is two rounds of N-1 steps
+    2 * (ranks - 1) => (ranks - 1)
+A round takes N-1 steps, and you take one
+    (ranks - 1) => min(ranks - 1, 1)
+Each step has its latency: without it the smallest buckets would always be best
+    (latency + => (
+"""
+TIED = 1
+"""So many of them show only where sizes end at once."""
 
 
-def buckets_of(ready: Sequence[float], nbytes: Sequence[int], size: int, slip: str = "") -> list[Bucket]:
-    """Layers joined in order until a bucket is full, open to slips."""
-    found: list[Bucket] = []
-    first, held, last = 0.0, 0, 0.0
-    for time, more in zip(ready, nbytes, strict=True):
-        if slip == "at most" and held and held + more > size:
-            found.append((first, last, held))
-            held = 0
-        first = first if held else time
-        held, last = held + more, time
-        full = {"more than": held > size, "at most": held >= size, "a layer each": True}.get(slip, held >= size)
-        if full:
-            found.append((first, last, held))
-            held = 0
-    if held and slip != "no rest":
-        found.append((first, last, held))
-    return found
-
-
-def end(
-    ready: Sequence[float],
-    nbytes: Sequence[int],
-    size: int,
-    ranks: int,
-    latency: float,
-    bandwidth: float,
-    slip: str = "",
-) -> float:
-    """When the last bucket has been reduced, open to slips."""
-    free = 0.0
-    for first, last, held in buckets_of(ready, nbytes, size, slip):
-        steps = {"one round": ranks - 1, "one step": 2 * min(ranks - 1, 1), "N steps": 2 * ranks}.get(
-            slip, 2 * (ranks - 1)
-        )
-        share = held if slip == "whole" else held / ranks
-        taken = steps * ((0.0 if slip == "no latency" else latency) + share / bandwidth)
-        if slip == "latency once":
-            taken = min(steps, 1) * latency + steps * share / bandwidth
-        complete = {"first layer": first, "at the end": ready[-1]}.get(slip, last)
-        begin = complete if slip == "at once" else max(free, complete)
-        free = max(free, begin + taken) if slip == "at once" else begin + taken
-    return free
-
-
-def best(
-    ready: Sequence[float],
-    nbytes: Sequence[int],
-    sizes: Sequence[int],
-    ranks: int,
-    latency: float,
-    bandwidth: float,
-    slip: str = "",
-) -> tuple[int, float]:
-    """(Size, end) of the best candidate, open to slips."""
-    ends = [(end(ready, nbytes, size, ranks, latency, bandwidth, slip), size) for size in sizes]
-    if slip == "exposed":
-        ends = [(time - ready[-1], size) for time, size in ends]
-    if slip == "latest":
-        time, size = max(ends)
-    elif slip == "largest":
-        time, size = min(ends, key=lambda one: (one[0], -one[1]))
-    elif slip == "in order":
-        time, size = min(ends, key=lambda one: one[0])
-    elif slip == "last":
-        time, size = min(reversed(ends), key=lambda one: one[0])
-    else:
-        time, size = min(ends)
-    return size, time
-
-
-TEXTS = {
-    "largest": "Of sizes that end equally early the smallest is due: it takes least memory",
-    "in order": "Of sizes that end equally early the smallest is due, wherever it stands in the list",
-    "last": "Of sizes that end equally early the smallest is due, and not the last in the list",
-    "latest": "That is the size with the latest end; the earliest is asked for",
-    "exposed": "That counts from the moment when backward has ended; seconds since its start are asked for",
-    "at once": "The wire carries one bucket at a time: the next waits until it is free",
-    "first layer": "A bucket is complete when the last of its layers is ready, not the first",
-    "at the end": "A bucket need not wait for the whole backward: it leaves when it is complete and the wire is free",
-    "no rest": "The last bucket leaves, too, when it is not full",
-    "at most": "A bucket may become larger than the size: the layer that reaches it belongs to it",
-    "more than": "A bucket of exactly the size is full",
-    "a layer each": "Layers are joined: a bucket with fewer bytes than the size takes the next layer, too",
-    "one round": "An all-reduce is two rounds of N-1 steps",
-    "one step": "A round takes N-1 steps, and you take one",
-    "N steps": "A round takes N-1 steps, not N",
-    "whole": "In each step an N-th of the bucket travels",
-    "no latency": "Each step has its latency: without it the smallest buckets would always be best",
-    "latency once": "Each of a bucket's steps has its latency",
-}
-SLIPS: Mistakes = {text: partial(best, slip=slip) for slip, text in TEXTS.items()} | {
-    "The size alone is not enough: (size, seconds)": lambda *args: best(*args)[0],
-    "The seconds alone are not enough: (size, seconds)": lambda *args: best(*args)[1],
-    "The size comes first, the seconds second": lambda *args: best(*args)[::-1],
-}
-_judged = answers(best, SLIPS, "Write down for one size when each bucket is complete, begins and ends")
-
-
-def found_best(case: Case, seen: Observation) -> str | None:
+def pair(record: Record) -> Any:
     """A size may come back as a float."""
-    record = seen.records[0]
-    if isinstance(record.value, list | tuple) and len(record.value) == 2:
-        size, time = record.value
-        size = int(size) if isinstance(size, float) and size.is_integer() else size
-        seen = replace(seen, records=[replace(record, value=[size, time])])
-    return _judged(case, seen)
-
-
-# Cases.
+    value = record.value
+    if isinstance(value, list) and len(value) == 2 and isinstance(value[0], float) and value[0].is_integer():
+        return [int(value[0]), value[1]]
+    return value
 
 
 def drawn(rng: Random, layers: int, ranks: int, even: bool = False) -> tuple[Any, ...]:
@@ -194,52 +116,50 @@ def drawn(rng: Random, layers: int, ranks: int, even: bool = False) -> tuple[Any
         now += mean * rng.uniform(0.6, 1.6) * part * layers / sum(nbytes)
         ready.append(now)
     sizes = sorted({unit * many for many in (1, 2, 3, 4, 6, 9, 14, 3 * layers, 4 * layers)})
-    sizes = rng.sample(sizes, rng.randint(4, len(sizes)))
-    return ready, nbytes, sizes, ranks, latency, bandwidth
+    return ready, nbytes, rng.sample(sizes, rng.randint(4, len(sizes))), ranks, latency, bandwidth
 
 
-def suits(args: tuple[Any, ...], slip: str) -> bool:
-    """Whether no two ends are nearly and not quite alike, and the slip shows and looks like no other. On one rank all
-    sizes end at once: the first and the last in the list are neither the smallest nor the largest."""
-    ready, nbytes, sizes, ranks, latency, bandwidth = args
-    ends = sorted(end(ready, nbytes, size, ranks, latency, bandwidth) for size in sizes)
+def suits(args: tuple[Any, ...], answers: list[Any], shown: int) -> bool:
+    """Whether no two ends are nearly and not quite alike, and what the answer at `shown` gives no other one does. On
+    one rank all sizes end at once: the first and the last in the list are neither the smallest nor the largest."""
+    ready, nbytes, sizes, *others = args
+    ends = sorted(best_bucket(ready, nbytes, [size], *others)[1] for size in sizes)
     if any(0 < late - early <= 1e-6 * late for early, late in pairwise(ends)):
         return False
-    if ranks == 1 and {sizes[0], sizes[-1]} & {min(sizes), max(sizes)}:
+    if others[0] == 1 and {sizes[0], sizes[-1]} & {min(sizes), max(sizes)}:
         return False
-    if not slip:
+    if not shown:
         return True
-    got = best(*[*args, slip])
-    others = [best(*[*args, other]) for other in ["", *TEXTS] if other != slip]
-    return not any(alike(got, other, NEARLY) for other in others)
+    gave = [answer(*args) for answer in answers]
+    got = gave.pop(shown)
+    return not any(alike(got, other, NEARLY) for other in gave)
 
 
-def found(rng: Random, slip: str = "", layers: int = 0, ranks: int = 0, even: bool = False) -> Case:
+def found(rng: Random, answers: list[Any], shown: int = 0, layers: int = 0, ranks: int = 0, even: bool = False) -> Case:
     for _ in range(5000):
         args = drawn(rng, layers or rng.randint(6, 16), ranks or rng.choice((2, 4, 8, 64)), even)
-        if suits(args, slip):
+        if suits(args, answers, shown):
             break
-    ready, nbytes, sizes, count, *_ = args
-    what = f"{plural(len(nbytes), 'layer')} of {sum(nbytes):,} bytes, ready after {ready[0]:.3g} to {ready[-1]:.3g} s"
-    return Case([args], about=f"{what}, {plural(count, 'rank')}, sizes {sizes}")
+    return Case([args])
 
 
 def bucket_cases(rng: Random) -> list[Case]:
-    """A case for each slip, in which it shows and no other looks the same; few layers, many, alike; one rank."""
-    alone_shown = [slip for slip in TEXTS if slip not in ("largest", "in order", "last")]
-    # Every size ends at the same moment where nothing is sent: the smallest is due.
-    tied = [found(rng, layers=5, ranks=1), found(rng, layers=9, ranks=1)]
-    cases = [found(rng, slip) for slip in alone_shown]
-    few = [found(rng, layers=1, ranks=4), found(rng, layers=2, ranks=3), found(rng, layers=40, ranks=8, even=True)]
-    return [*cases, *few, *tied]
+    """A case for each mistake, in which it shows and no other looks the same; few layers, many, alike; one rank."""
+    answers = [best_bucket, *(program(best_bucket, change) for change in read_mistakes(MISTAKES).values())]
+    cases = [found(rng, answers, shown) for shown in range(1 + TIED, len(answers))]
+    for layers, ranks in ((1, 4), (2, 3), (40, 8), (5, 1), (9, 1)):
+        cases.append(found(rng, answers, layers=layers, ranks=ranks, even=layers == 40))
+    return cases
 
 
 EXERCISE = Exercise(
     "best_bucket",
     bucket_cases,
     (
-        Claim("it finds the size with the earliest end, and that end", found_best),
-        Claim("its lists stay as they were", untouched(0, 1, 2)),
+        Claim(
+            "it finds the size with the earliest end, and that end",
+            Gives(pair, "Write down for one size when each bucket is complete, begins and ends"),
+        ),
     ),
     run=alone,
     hints=(
@@ -247,6 +167,8 @@ EXERCISE = Exercise(
         "When a bucket is complete, it begins at the later of two moments: now, and when the wire is free.",
         "Then the earliest end of all sizes, and of equal ones the smallest: min() of (end, size).",
     ),
+    mistakes=MISTAKES,
+    without=frozenset({"shape"}),
     text=TEXT,
     answer=(best_bucket,),
     points=2,

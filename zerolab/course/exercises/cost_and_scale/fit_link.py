@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 import torch
 
 from zerolab.collectives import Link
-from zerolab.collectives.cost import RINGS
-from zerolab.course.judge.case import Case, Observation
-from zerolab.course.judge.claims import untouched
+from zerolab.course.judge.case import Case, Record
 from zerolab.course.judge.exercise import Claim, Exercise, alone
-from zerolab.course.judge.mistakes import named
+from zerolab.course.judge.model import Gives
 from zerolab.course.judge.same import short
 
 TEXT = """
@@ -70,138 +68,50 @@ def fit_link(samples: list[tuple[str, int, int, float]]) -> tuple[float, float]:
     ### END SOLUTION
 
 
+MISTAKES = r"""
+An all-reduce is a reduce-scatter and an all-gather: two rounds of N-1 steps
+    "all_reduce": 2 => "all_reduce": 1
+You take one step for a round; a ring of N ranks takes N-1
+    (rounds[name] * (ranks - 1)) => rounds[name]
+You take N steps for a round; a ring of N ranks takes N-1
+    (ranks - 1) => ranks
+Each of the N-1 steps has its latency; you have it once in a collective
+    (nbytes / ranks, seconds / (rounds[name] * (ranks - 1))) => (nbytes / ranks * rounds[name] * (ranks - 1), seconds)
+In each step an N-th of the bytes travels, not all of them
+    nbytes / ranks => nbytes
+That is bytes of the whole through seconds, as if nothing had N-1 steps of an N-th each
+    (nbytes / ranks, seconds / (rounds[name] * (ranks - 1))) => (nbytes, seconds)
+One rank sends nothing: leave its samples out
+    if ranks > 1 =>
+    (ranks - 1) => max(ranks - 1, 1)
+The latency comes first, the bandwidth second
+    quick - short / bandwidth, bandwidth => bandwidth, quick - short / bandwidth
+Those are bits a second: the samples have bytes, and bytes are asked for
+    bandwidth, bandwidth => bandwidth, 8 * bandwidth
+The slope is seconds a byte; bytes a second are asked for
+    bandwidth, bandwidth => bandwidth, 1 / bandwidth
+The latency is asked for in seconds
+    return quick - short / bandwidth => return 1e6 * quick - 1e6 * short / bandwidth
+The bandwidth is right: take its part out of a step's seconds, and the latency is left
+    quick - short / bandwidth, => slow,
+"""
 Sample = tuple[str, int, int, float]
-Pair = tuple[float, float]
 NAMES = ("all_gather", "reduce_scatter", "all_reduce")
-NEAR = 1e-3
-"""How far off a number may be, in relative terms."""
 
 
-def line(points: Iterable[tuple[float, float]]) -> Pair:
-    """(Value at 0, 1 / slope) of the line with the least squares; (0, 0) where there is none."""
-    points = list(points)
-    x0, y0 = (sum(values) / len(points) for values in zip(*points, strict=True))
-    spread = sum((x - x0) ** 2 for x, _ in points)
-    slope = sum((x - x0) * (y - y0) for x, y in points) / spread if spread else 0.0
-    return (y0 - slope * x0, 1 / slope) if slope else (0.0, 0.0)
-
-
-def ends(points: Iterable[tuple[float, float]]) -> Pair:
-    """The same of the line through the first and the last point alone."""
-    points = sorted(points)
-    return line([points[0], points[-1]])
-
-
-def fit(
-    samples: Sequence[Sample],
-    steps: Callable[[str, int], float] = lambda name, ranks: RINGS[name] * (ranks - 1),
-    message: Callable[[int, int], float] = lambda nbytes, ranks: nbytes / ranks,
-    once: bool = False,
-    through: Callable[[Iterable[tuple[float, float]]], Pair] = line,
-) -> Pair:
-    """Latency and bytes a second, if a collective takes so many steps of messages of so many bytes; `once` has the
-    latency once in a collective."""
-    points = []
-    for name, ranks, nbytes, seconds in samples:
-        if count := steps(name, ranks):
-            share = message(nbytes, ranks)
-            points.append((count * share, seconds) if once else (share, seconds / count))
-    return through(points)
-
-
-def single(sample: Sample) -> Pair:
-    """What one sample says if there were no latency."""
-    name, ranks, nbytes, seconds = sample
-    return 0.0, RINGS[name] * (ranks - 1) * nbytes / ranks / seconds if seconds else 0.0
-
-
-SLIPS: dict[str, Callable[[Sequence[Sample]], Pair]] = {
-    "An all-reduce is a reduce-scatter and an all-gather: two rounds of N-1 steps": (
-        lambda samples: fit(samples, lambda name, ranks: ranks - 1)
-    ),
-    "You take one step for a round; a ring of N ranks takes N-1": (
-        lambda samples: fit(samples, lambda name, ranks: RINGS[name] * (ranks > 1))
-    ),
-    "You take N steps for a round; a ring of N ranks takes N-1": (
-        lambda samples: fit(samples, lambda name, ranks: RINGS[name] * ranks * (ranks > 1))
-    ),
-    "Each of the N-1 steps has its latency; you have it once in a collective": lambda samples: fit(samples, once=True),
-    "Two rounds are for an all-reduce alone": lambda samples: fit(samples, lambda name, ranks: 2 * (ranks - 1)),
-    "In each step an N-th of the bytes travels, not all of them": (
-        lambda samples: fit(samples, message=lambda nbytes, ranks: nbytes)
-    ),
-    "That is bytes of the whole through seconds, as if nothing had N-1 steps of an N-th each": (
-        lambda samples: fit(samples, lambda name, ranks: float(ranks > 1), lambda nbytes, ranks: nbytes)
-    ),
-    "One rank sends nothing, so its samples say nothing of the link: leave them out": (
-        lambda samples: fit(samples, lambda name, ranks: RINGS[name] * max(ranks - 1, 1))
-    ),
-    "One rank sends nothing: leave its samples out": (
-        lambda samples: fit(samples, lambda name, ranks: RINGS[name] * max(ranks - 1, 1), through=ends)
-    ),
-}
-"""What an answer gives that takes something else for the time of a collective."""
-
-
-def units(latency: float, speed: float) -> dict[str, Pair]:
-    """The right numbers in another order, or in other units."""
-    return {
-        "The latency comes first, the bandwidth second": (speed, latency),
-        "Those are bits a second: the samples have bytes, and bytes are asked for": (latency, 8 * speed),
-        "You took the bytes for bits: the samples have bytes, and bytes are asked for": (latency, speed / 8),
-        "The slope is seconds a byte; bytes a second are asked for": (latency, 1 / speed),
-        "The latency is asked for in seconds": (latency * 1e6, speed),
-        "Gbit/s are for people; bytes a second are asked for": (latency, 8e-9 * speed),
-        "GB/s are for people; bytes a second are asked for": (latency, 1e-9 * speed),
-    }
-
-
-def close(got: Pair, want: Pair) -> bool:
-    """A thousandth off at most."""
-    return all(abs(one - other) <= NEAR * abs(other) for one, other in zip(got, want, strict=True))
-
-
-def two_numbers(value: Any) -> Pair | None:
-    if isinstance(value, torch.Tensor):
-        value = value.tolist()
+def two_numbers(record: Record) -> Any:
+    """Also of a tensor, and of tensors."""
+    value = record.value.tolist() if isinstance(record.value, torch.Tensor) else record.value
     if not isinstance(value, list | tuple) or len(value) != 2:
-        return None
-    value = [one.item() if isinstance(one, torch.Tensor) and one.numel() == 1 else one for one in value]
-    good = all(isinstance(one, int | float) and not isinstance(one, bool) for one in value)
-    return (float(value[0]), float(value[1])) if good else None
+        return value
+    return [float(one) if isinstance(one, torch.Tensor) and one.numel() == 1 else one for one in value]
 
 
-def fitted(case: Case, seen: Observation) -> str | None:
-    (samples,) = case.args[0]
-    got, want = two_numbers(seen.records[0].value), fit(samples)
-    if got is None:
-        return f"you return {short(seen.records[0].value)}: two numbers are due, (seconds, bytes a second)"
-    if close(got, want):
-        return None
-    said = f"you say {said_of(got)}, and the link has {said_of(want)}"
-    mistakes = {text: slip(samples) for text, slip in SLIPS.items()} | units(*want)
-    if why := named(mistakes, lambda pair: close(got, pair)):
-        return f"{said}. {why}"
-    if why := one_is_right(got, want, samples):
-        return f"{said}. {why}"
-    return f"{said}. Put one sample into the formula, and see whether its seconds come out"
-
-
-def one_is_right(got: Pair, want: Pair, samples: Sequence[Sample]) -> str:
-    """What to say of a number that comes from one sample alone, or if one of the two is right."""
-    if any(ranks > 1 and abs(got[1] - single((name, ranks, nbytes, seconds))[1]) <= NEAR * want[1]
-           for name, ranks, nbytes, seconds in samples):  # fmt: skip
-        return "That is the bus bandwidth of one sample, its bytes through its seconds, in which there is latency, too"
-    if close((want[0], got[1]), want):
-        return "The bandwidth is right: take its part out of a step's seconds, and the latency is left"
-    return "The latency is right, and the bandwidth is not" if close((got[0], want[1]), want) else ""
-
-
-def said_of(pair: Pair) -> str:
-    return f"{pair[0]:.4g} s and {pair[1]:.4g} bytes/s"
-
-
-# Cases.
+def said(args: tuple[Any, ...], got: Any, want: Any) -> str:
+    if isinstance(got, list) and len(got) == 2 and all(type(one) in (int, float) for one in got):
+        yours, due = (f"{latency:.4g} s and {speed:.4g} bytes/s" for latency, speed in (got, want))
+        return f"you say {yours}, and the link has {due}"
+    return f"you return {short(got)}: two numbers are due, (seconds, bytes a second)"
 
 
 def measured(link: Link, name: str, ranks: int, numel: int) -> Sample:
@@ -227,52 +137,49 @@ def drawn_link(rng: Random) -> Link:
 
 def link_cases(rng: Random) -> list[Case]:
     """First two samples of one kind, where a mistake shows by its numbers; then mixtures."""
-
-    def case(samples: list[Sample], what: str = "") -> Case:
-        listed = "; ".join(f"{n} of {b:,} bytes, {r} ranks, {s:.4g} s" for n, r, b, s in samples)
-        return Case([(samples,)], about=f"{len(samples)} samples{what}" if what else f"2 samples ({listed})")
-
-    cases = [case(some(rng, drawn_link(rng), [name] * 2, [ranks] * 2)) for name, ranks in pairs(rng)]
-    cases.append(case(some(rng, drawn_link(rng), ["all_gather", "all_reduce"], [2, 8])))
-    for what, sizes in [
-        (" of 2 to 64 ranks", [rng.choice((2, 3, 4, 8, 64)) for _ in range(7)]),
-        (" of 256 to 1,024 ranks", [256, 512, 1024, 1024]),
-    ]:
-        names = [rng.choice(NAMES) for _ in sizes]
-        cases.append(case(some(rng, drawn_link(rng), names, sizes), what))
+    # Two samples of one collective on one number of ranks.
+    pairs = [("all_gather", 4), ("all_reduce", 4), ("reduce_scatter", rng.choice((3, 5))), ("all_gather", 2)]
+    cases = [some(rng, drawn_link(rng), [name] * 2, [ranks] * 2) for name, ranks in pairs]
+    cases.append(some(rng, drawn_link(rng), ["all_gather", "all_reduce"], [2, 8]))
+    for sizes in ([rng.choice((2, 3, 4, 8, 64)) for _ in range(7)], [256, 512, 1024, 1024]):
+        cases.append(some(rng, drawn_link(rng), [rng.choice(NAMES) for _ in sizes], sizes))
     link = drawn_link(rng)
     mine = [(rng.choice(NAMES), 1, 4 * rng.randint(100, 10**6), 0.0) for _ in range(3)]
     two = some(rng, link, ["all_gather"] * 2, [3] * 2)
-    cases.append(case([mine[0], two[0], two[1]], ", the first of them of one rank"))
-    cases.append(case([mine[0], two[0], mine[1], two[1], mine[2]], ", some of one rank"))
-    # The first two have messages of one length, and say as much as one; so do repetitions.
+    cases += [[mine[0], two[0], two[1]], [mine[0], two[0], mine[1], two[1], mine[2]]]
+    # The first two have messages of one length, and say as much as one; so do repetitions, and the largest and the
+    # smallest tensor.
     numel = rng.randint(500, 5000)
     alike = [measured(link, "all_gather", 4, 4 * numel), measured(link, "all_reduce", 2, 2 * numel)]
-    cases.append(case([*alike, measured(link, "all_gather", 2, 16 * numel)], ", the first two with equal messages"))
-    cases.append(case([two[0], two[0], two[1], two[0], two[1]], ", some of them twice"))
+    cases.append([*alike, measured(link, "all_gather", 2, 16 * numel)])
+    cases.append([two[0], two[0], two[1], two[0], two[1]])
+    spread = ((2, 4), (4, 4), (2, 8), (8, 16))
+    cases.append([measured(link, "all_gather", ranks, many * numel) for ranks, many in spread])
     shuffled = some(rng, link, [rng.choice(NAMES) for _ in range(6)], [2, 3, 4, 6, 8, 5])
     rng.shuffle(shuffled)
-    cases.append(case(shuffled, ", in any order"))
+    cases.append(shuffled)
     # Most of one length, so that the ranks make messages differ; and a link with next to no latency.
     whole = 24 * rng.randint(1000, 9000)
     one = [measured(link, rng.choice(NAMES), ranks, whole) for ranks in (2, 3, 4, 8)]
-    cases.append(case([*one, measured(link, "all_gather", 2, 5 * whole)], ", most of them of one length"))
+    cases.append([*one, measured(link, "all_gather", 2, 5 * whole)])
     quick = Link(gbit_per_s=link.gbit_per_s, latency_us=0.1)
-    cases.append(case(some(rng, quick, ["all_reduce", "all_gather"], [4, 3]), " on a link of 0.1 us"))
-    return cases
-
-
-def pairs(rng: Random) -> list[tuple[str, int]]:
-    """Two samples are of one collective on one number of ranks."""
-    return [("all_gather", 4), ("all_reduce", 4), ("reduce_scatter", rng.choice((3, 5))), ("all_gather", 2)]
+    cases.append(some(rng, quick, ["all_reduce", "all_gather"], [4, 3]))
+    return [Case([(samples,)]) for samples in cases]
 
 
 EXERCISE = Exercise(
     "fit_link",
     link_cases,
     (
-        Claim("it finds the link's latency and its bandwidth", fitted),
-        Claim("the samples stay as they were", untouched(0)),
+        Claim(
+            "it finds the link's latency and its bandwidth",
+            Gives(
+                two_numbers,
+                "Put one sample into the formula, and see whether its seconds come out",
+                tolerance=1e-3,
+                say=said,
+            ),
+        ),
     ),
     run=alone,
     hints=(
@@ -280,6 +187,8 @@ EXERCISE = Exercise(
         "So all samples lie on one line: along x the bytes of a message, along y the seconds of a step.",
         "Two points with different x give the line: its slope is 1 / bandwidth, its value at 0 the latency.",
     ),
+    mistakes=MISTAKES,
+    without=frozenset({"shape"}),
     text=TEXT,
     answer=(fit_link,),
     points=2,

@@ -10,17 +10,11 @@ import torch
 
 from zerolab.collectives import Collectives, Link
 from zerolab.course.exercises.zero_3.prefetched import Filling
-from zerolab.course.judge.case import Case, Observation, Record, plural
-from zerolab.course.judge.claims import (
-    Calls,
-    calls_are,
-    each_rank,
-    leaves_nothing,
-    untouched,
-)
+from zerolab.course.judge.case import Case, Observation, Record
+from zerolab.course.judge.claims import calls_are, each_rank
 from zerolab.course.judge.draw import fine
 from zerolab.course.judge.exercise import Claim, Exercise, Score
-from zerolab.course.judge.mistakes import named
+from zerolab.course.judge.model import does, read_mistakes
 from zerolab.flat.layout import chunk_sizes
 from zerolab.ranks import spend
 
@@ -71,6 +65,14 @@ def hidden(comm, shards: list[torch.Tensor], numels: list[int], compute, room: i
     ### END SOLUTION
 
 
+SLOW = r"""
+nothing goes on at once: begin gathers before you compute
+    numels[following] <= room => numels[following] <= room and following <= index
+one unit ahead is not always enough: begin the next gathers, too, while there is room
+    numels[following] <= room => numels[following] <= room and following <= index + 1
+two units ahead are not always enough: begin as many gathers as there is room for
+    numels[following] <= room => numels[following] <= room and following <= index + 2
+"""
 Tensor = torch.Tensor
 LINK = Link(gbit_per_s=1, latency_us=20)
 SLACK = 512
@@ -134,10 +136,6 @@ def computes_all(case: Case, rank: int, record: Record) -> str | None:
     return f"rank {rank} {says[kind]}"
 
 
-def gathered(case: Case, rank: int) -> Calls:
-    return [("all_gather", numel) for numel in case.args[0][1]]
-
-
 @each_rank
 def within_room(case: Case, rank: int, record: Record) -> str | None:
     own, numels, room, *_ = case.args[rank]
@@ -145,74 +143,34 @@ def within_room(case: Case, rank: int, record: Record) -> str | None:
     if record.peak <= size * room + SLACK:
         return None
     said = f"rank {rank} holds {record.peak // size:,} elements at once, and the room is {room:,}"
-    if (
-        record.peak >= size * sum(numels)
-        and case.link
-        and record.value["seconds"] >= least(case) - 1e-7 > at_once(case)
-    ):
-        return f"{said}: gathers begin when there is room, but no unit goes: is it still in its handle, in your list?"
     if record.peak >= size * sum(numels):
         return f"{said}: all units are here; let each go when it is computed, and begin a gather when it has room"
-    return (
-        f"{said}: the unit that was computed has to be gone before the next gather begins (is it in a variable, or in \
-its handle?)"
-    )
+    gone = "the unit that was computed has to be gone before the next gather begins"
+    return f"{said}: {gone} (is it in a variable, in a list, or in its handle?)"
 
 
 # When all is computed.
 
 
-def least(case: Case, ahead: int = 10**6, endless: bool = False) -> float:
-    """Seconds of a walk that begins each gather as soon as there is room, or at most so many units `ahead` of the one
-    that is computed; the room may be `endless`."""
-    _, numels, room, _, times = case.args[0]
-    room = sum(numels) if endless else room
-    now = wire = 0.0
-    following = held = 0
-    here: list[float] = []
-    for index, numel in enumerate(numels):
-        last = min(len(numels) - 1, index + ahead)
-        while following <= last and held + numels[following] <= room:
-            wire = max(wire, now) + LINK.ring_seconds("all_gather", numels[following], 4, case.ranks)
-            here.append(wire)
-            held += numels[following]
-            following += 1
-        now = max(now, here[index]) + 1e-6 * times[index]
-        held -= numel
-    return now
-
-
-def at_once(case: Case) -> float:
-    """Seconds if all gathers begin at the start."""
-    return least(case, endless=True)
-
-
-def taken(seen: Observation) -> float:
-    return max(float(record.value["seconds"]) for record in seen.records)
-
-
-LATE: dict[str, Callable[[Case], float]] = {
-    "nothing goes on at once: begin gathers before you compute": lambda case: least(case, ahead=0),
-    "one unit ahead is not always enough: begin the next gathers, too, while there is room": (
-        lambda case: least(case, ahead=1)
-    ),
-    "two units ahead are not always enough: begin as many gathers as there is room for": (
-        lambda case: least(case, ahead=2)
-    ),
-}
+def taken(case: Case, seen: Observation) -> int:
+    """Microseconds."""
+    return round(max(1e6 * float(record.value["seconds"]) for record in seen.records))
 
 
 def soon(case: Case, seen: Observation) -> str | None:
     """Of cases on a link; that of the scoreboard has its own line."""
-    if case.link is None or case.board or taken(seen) <= least(case) + 1e-7:
+    if case.link is None or case.board or taken(case, seen) <= taken(case, does(EXERCISE, case)):
         return None
-    said = f"all is computed after {1e6 * taken(seen):,.1f} microseconds, and {1e6 * least(case):,.1f} are enough"
+    due = taken(case, does(EXERCISE, case))
+    said = f"all is computed after {taken(case, seen):,} microseconds, and {due:,} are enough"
     return f"{said}: {stands_still(case, seen)}"
 
 
 def stands_still(case: Case, seen: Observation) -> str:
-    found = named(LATE, lambda walk: abs(walk(case) - taken(seen)) < 1e-7)
-    return found or "when a unit goes, begin at once all gathers for which there is room, before you wait for another"
+    for says, change in read_mistakes(SLOW).items():
+        if taken(case, does(EXERCISE, case, change)) == taken(case, seen):
+            return says
+    return "when a unit goes, begin at once all gathers for which there is room, before you wait for another"
 
 
 # Cases.
@@ -255,8 +213,7 @@ def units_case(
     args: list[tuple[Any, ...]] = [
         (torch.cat([shards[rank] for shards in cut]), list(numels), room, row, list(times)) for rank in range(ranks)
     ]
-    what = f"on {plural(ranks, 'rank')}, units of {list(numels)} elements, room for {room}"
-    return Case(args, world, what, LINK if world == "lockstep" else None, board)
+    return Case(args, world, link=LINK if world == "lockstep" else None, board=board)
 
 
 EXERCISE = Exercise(
@@ -264,27 +221,25 @@ EXERCISE = Exercise(
     hidden_cases,
     (
         Claim("it computes on each whole unit once, in order", computes_all),
-        Claim("its shards stay as they were", untouched(0)),
-        Claim("it gathers each unit once, in order", calls_are(gathered, "one all_gather a unit, in the order of use")),
+        Claim(
+            "it gathers each unit once, in order",
+            calls_are(
+                lambda case, rank: [("all_gather", numel) for numel in case.args[0][1]],
+                "one all_gather a unit, in the order of use",
+            ),
+        ),
         Claim("it never holds more than the room", within_room),
-        Claim("it leaves nothing behind", leaves_nothing),
         Claim("no gather begins later than there is room for it", soon),
     ),
     run=run_hidden,
-    scores=(
-        Score(
-            "microseconds on the virtual clock",
-            lambda case, seen: round(1e6 * taken(seen)),
-            lambda case: round(1e6 * least(case)) + 1,
-            stands_still,
-        ),
-    ),
+    scores=(Score("microseconds on the virtual clock", taken, None, stands_still, slack=1),),
     hints=(
         "Count what you hold: add a unit's elements when its gather begins, take them off when it is computed.",
         "Before each unit: as long as the next one fits into the room, begin its gather. Then wait, compute, let go.",
         "A handle that waits holds its result: take it out of your list (popleft, pop) when you wait for it.",
     ),
     memory=True,
+    without=frozenset({"late"}),
     text=TEXT,
     answer=(hidden,),
     points=3,

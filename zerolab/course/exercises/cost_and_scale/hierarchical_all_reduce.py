@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 import torch
 
 from zerolab.collectives import Collectives
-from zerolab.course.exercises.ring_collectives.calls import messages_so_far
-from zerolab.course.judge.case import Case, Observation, Record, plural
+from zerolab.course.judge.case import Case, Record
 from zerolab.course.judge.claims import each_rank, most
 from zerolab.course.judge.draw import fine
 from zerolab.course.judge.exercise import Claim, Exercise, Score
-from zerolab.course.judge.mistakes import Wanted, right
-from zerolab.course.judge.observe import Notes
+from zerolab.course.judge.model import Gives
 from zerolab.course.judge.same import by_dtype
 
 TEXT = """
@@ -63,6 +60,25 @@ def hierarchical_all_reduce(comm, tensor: torch.Tensor, node_size: int) -> None:
     ### END SOLUTION
 
 
+MISTAKES = r"""
+its own numbers, as they were: is the sum written into `tensor` itself?
+    tensor.view(-1) => tensor.flatten().clone()
+the sum of its node alone: who tells the other nodes?
+    seat.all_reduce(part) => pass
+the sum of the ranks with its seat alone: the others of its node have summands, too
+    node.reduce_scatter(flat) => flat
+    node.all_gather(part, out=flat) =>
+the sum in its own part alone: who hands the finished parts around in the node?
+    node.all_gather(part, out=flat) => flat.tensor_split(node_size)[comm.rank % node_size].copy_(part)
+several times the sum: each rank of a node brings the node's sum, so it is counted that often
+    node.reduce_scatter(flat) => node.reduce_scatter(flat) * node_size
+its node's sum, several times: the second group has the ranks of one seat, comm.rank % node_size
+    comm.split(comm.rank % node_size) => comm.split(comm.rank // node_size)
+    node.reduce_scatter(flat) => node.all_reduce(flat)
+    node.all_gather(part, out=flat) =>
+the mean: the sum is asked for
+    node.all_gather(part, out=flat) => node.all_gather((part / comm.size).to(part.dtype), out=flat)
+"""
 Tensor = torch.Tensor
 BOARD = (4, 2, 4096)
 """Ranks, ranks of a node, elements."""
@@ -72,7 +88,8 @@ class Founding:
     """Watches groups being made: what ranks say to each other meanwhile is no part of the sum."""
 
     def __init__(self, comm: Collectives) -> None:
-        self.comm = comm
+        assert isinstance(comm.transport, Notes)
+        self.comm, self.sent = comm, comm.transport.sent
         self.spans: list[tuple[int, int]] = []
 
     def watch(self, group: Collectives) -> None:
@@ -81,9 +98,9 @@ class Founding:
 
     def making(self, make: Callable[..., Any]) -> Callable[..., Any]:
         def made(*args: Any, **kwargs: Any) -> Any:
-            begin = messages_so_far(self.comm)
+            begin = len(self.sent)
             group = make(*args, **kwargs)
-            self.spans.append((begin, messages_so_far(self.comm)))
+            self.spans.append((begin, len(self.sent)))
             if group is not None:
                 self.watch(group)
             return group
@@ -96,8 +113,7 @@ class Founding:
 
     def sums(self) -> list[tuple[int, int]]:
         """(Receiver, bytes) of each message of the sum."""
-        assert isinstance(self.comm.transport, Notes)
-        sent = list(self.comm.transport.sent)
+        sent = list(self.sent)
         for begin, end in reversed(self.spans):
             del sent[begin:end]
         return sent
@@ -116,9 +132,6 @@ def run_in_nodes(fn: Callable[..., Any], comm: Collectives, tensor: Tensor, node
     return {"across": across, "inside": sum(nbytes for _, nbytes in founding.sums()) - across}
 
 
-# What is due.
-
-
 def most_across(case: Case) -> int:
     """2 (G - 1) messages of an N-th of the tensor, rounded up."""
     tensor, node_size = case.args[0]
@@ -129,55 +142,6 @@ def most_across(case: Case) -> int:
 def most_inside(case: Case) -> int:
     tensor, node_size = case.args[0]
     return int(2 * (node_size - 1) * -(-tensor.numel() // node_size) * tensor.element_size())
-
-
-def sums_wanted(case: Case) -> Wanted:
-    tensors, node_size = [args[0] for args in case.args], case.args[0][1]
-    flats = [tensor.flatten() for tensor in tensors]
-    whole = torch.stack(flats).sum(0)
-    ranks = range(case.ranks)
-    in_node = [torch.stack(flats[rank // node_size * node_size :][:node_size]).sum(0) for rank in ranks]
-    in_seat = [torch.stack(flats[rank % node_size :: node_size]).sum(0) for rank in ranks]
-
-    def shaped(values: list[Tensor]) -> list[Tensor]:
-        return [value.to(tensors[0].dtype).view(tensors[0].shape) for value in values]
-
-    def own_part() -> list[Tensor]:
-        """The sum in the rank's part alone."""
-        found = []
-        for rank in ranks:
-            flat = flats[rank].clone()
-            parts = zip(flat.tensor_split(node_size), whole.tensor_split(node_size), strict=True)
-            mine, due = list(parts)[rank % node_size]
-            mine.copy_(due)
-            found.append(flat)
-        return found
-
-    def mistakes() -> dict[str, list[Tensor]]:
-        return {
-            "its own numbers, as they were: is the sum written into `tensor` itself?": shaped(flats),
-            "the sum of its node alone: who tells the other nodes?": shaped(in_node),
-            "the sum of the ranks with its seat alone: the others of its node have summands, too": shaped(in_seat),
-            "the sum in its own part alone: who hands the finished parts around in the node?": shaped(own_part()),
-            "several times the sum: each rank of a node brings the node's sum, so it is counted that often": shaped(
-                [whole * node_size] * case.ranks
-            ),
-            "its node's sum, several times: the second group has the ranks of one seat, comm.rank % node_size": (
-                shaped([one * node_size for one in in_node])
-            ),
-            "the mean: the sum is asked for": shaped([whole / case.ranks] * case.ranks),
-        }  # fmt: skip
-
-    return Wanted(shaped([whole] * case.ranks), mistakes, "follow one element through the steps", "ends with")
-
-
-def sums_right(case: Case, seen: Observation) -> str | None:
-    """What lies in the tensor afterwards."""
-    records = [replace(record, value=record.after[0]) for record in seen.records]
-    return _sums(case, replace(seen, records=records))
-
-
-_sums = right(sums_wanted, by_dtype)
 
 
 @each_rank
@@ -193,9 +157,6 @@ def few_across(case: Case, rank: int, record: Record) -> str | None:
     if got >= 2 * (nodes - 1) * whole // nodes and node_size > 1:
         return f"{said}: cut the tensor inside the node first, so that each of its ranks takes a part across"
     return f"{said}: across nodes a part is all-reduced among the ranks of one seat"
-
-
-# Cases.
 
 
 def node_cases(rng: Random) -> list[Case]:
@@ -220,25 +181,32 @@ def node_cases(rng: Random) -> list[Case]:
     cases = [in_nodes(rng, ranks, size, (numel,), dtype) for ranks, size, numel, dtype in drawn]
     matrix = in_nodes(rng, 6, 2, (rng.randint(2, 6), 5), f32)
     ranks, size, numel = BOARD
-    board = replace(in_nodes(rng, ranks, size, (numel,), f32), board=True)
+    board = in_nodes(rng, ranks, size, (numel,), f32, board=True)
     return [board, *cases, matrix, in_nodes(rng, 4, 2, (rng.randint(9, 40),), f32, "processes")]
 
 
 def in_nodes(
-    rng: Random, ranks: int, node_size: int, shape: tuple[int, ...], dtype: torch.dtype, world: str = "lockstep"
+    rng: Random,
+    ranks: int,
+    node_size: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    world: str = "lockstep",
+    **about: Any,
 ) -> Case:
     numel = int(torch.Size(shape).numel())
     args: list[tuple[Any, ...]] = [(fine(rng, numel, dtype).view(shape), node_size) for _ in range(ranks)]
-    kind = "" if dtype is torch.float32 else f", {dtype}"
-    nodes = plural(ranks // node_size, "node")
-    return Case(args, world, f"on {nodes} of {plural(node_size, 'rank')}, a tensor of shape {shape}{kind}")
+    return Case(args, world, **about)
 
 
 EXERCISE = Exercise(
     "hierarchical_all_reduce",
     node_cases,
     (
-        Claim("every rank ends with the sum, in place", sums_right),
+        Claim(
+            "every rank ends with the sum, in place",
+            Gives(lambda record: record.after[0], "follow one element through the steps", "ends with", by_dtype),
+        ),
         Claim("few bytes go to other nodes", few_across),
     ),
     run=run_in_nodes,
@@ -261,6 +229,8 @@ EXERCISE = Exercise(
         "After a reduce-scatter inside the node each of its ranks has a part; who has the same part of other nodes?",
         "comm.split(comm.rank // node_size) is the node, comm.split(comm.rank % node_size) the ranks of one seat.",
     ),
+    mistakes=MISTAKES,
+    without=frozenset({"inputs"}),
     text=TEXT,
     answer=(hierarchical_all_reduce,),
     points=3,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from random import Random
 from typing import Any
 
-from zerolab.course.judge.case import Case, plural
-from zerolab.course.judge.claims import untouched
+from zerolab.course.judge.case import Case
 from zerolab.course.judge.exercise import Claim, Exercise, alone
-from zerolab.course.judge.mistakes import Mistakes, answers
+from zerolab.course.judge.model import Gives
 
 TEXT = """
 What does a step's communication cost?
@@ -83,80 +81,37 @@ def step_seconds(
     ### END SOLUTION
 
 
-def seconds(
-    stage: int,
-    units: Sequence[int],
-    ranks: int,
-    micro_batches: int,
-    param_bytes: int,
-    grad_bytes: int,
-    latency: float,
-    bandwidth: float,
-    slip: str = "",
-) -> float:
-    """What the engine's collectives take in a step, one after the other; open to slips."""
-    if slip == "one call":
-        units = [sum(units)]
-    if slip == "swapped":
-        param_bytes, grad_bytes = grad_bytes, param_bytes
-    if slip == "parameters only":
-        grad_bytes = param_bytes
-    if slip == "gradients only":
-        param_bytes = grad_bytes
-
-    def collective(numel: int, itemsize: int) -> float:
-        """One round of a ring."""
-        steps = {"one step": min(ranks - 1, 1), "N steps": ranks, "all steps": 1}.get(slip, ranks - 1)
-        share: float = -(-numel // ranks)
-        share = {"parts": numel / ranks, "rounded down": numel // ranks, "whole": numel}.get(slip, share)
-        if slip == "latency once":
-            return min(ranks - 1, 1) * latency + steps * share * itemsize / bandwidth
-        if slip == "no latency":
-            return steps * share * itemsize / bandwidth
-        if slip == "bits":
-            return steps * (latency + 8 * share * itemsize / bandwidth)
-        return steps * (latency + share * itemsize / bandwidth)
-
-    reduced = sum(collective(numel, grad_bytes) for numel in units)
-    gathered = sum(collective(numel, param_bytes) for numel in units)
-    reductions: float = 1 if slip == "reduced once" else micro_batches
-    if stage == 0:
-        return (1 if slip == "one round" else 2) * reductions * reduced + (gathered if slip == "gathers at 0" else 0)
-    if stage < 3:
-        times = {"gathered each time": micro_batches, "never gathered": 0}.get(slip, 1)
-        rounds = 2 if slip == "all-reduce" else 1
-        return rounds * reductions * reduced + times * gathered
-    passes = 1 if slip == "forward alone" else 2
-    times = {"gathered once": 1}.get(slip, micro_batches) * passes + (slip == "new parameters, too")
-    rounds = 2 if slip == "all-reduce" else 1
-    return rounds * reductions * reduced + times * gathered
-
-
-TEXTS = {
-    "one round": "An all-reduce is a reduce-scatter and an all-gather: it takes twice as long",
-    "gathers at 0": "At stage 0 every rank has all gradients and updates all parameters: nothing is left to gather",
-    "all-reduce": "From stage 1 on a rank needs its shard of the gradients alone: half of an all-reduce",
-    "gathered each time": "New parameters are gathered once a step, after the update, and not in each micro-batch",
-    "never gathered": "After the update each rank has its shard of new parameters: who hands them around?",
-    "forward alone": "Stage 3 releases a unit after its forward: backward gathers it again",
-    "gathered once": "Stage 3 gathers in the forward and in the backward of every micro-batch",
-    "new parameters, too": "At stage 3 new parameters are gathered by the next forward, and not at the end of a step",
-    "reduced once": "Every micro-batch reduces its gradients",
-    "one call": "Each unit is a call of its own, with latencies of its own",
-    "parameters only": "Gradients travel with `grad_bytes` bytes each",
-    "gradients only": "Parameters travel with `param_bytes` bytes each",
-    "swapped": "`param_bytes` are those of a parameter, `grad_bytes` those of a gradient",
-    "one step": "You take one step for a round: a ring of N ranks takes N-1 steps",
-    "N steps": "A ring of N ranks takes N-1 steps for a round, not N",
-    "all steps": "A ring of N ranks takes N-1 steps for a round, of one rank none",
-    "latency once": "Each step of a ring has its latency",
-    "no latency": "Each message has a latency, too",
-    "parts": "Shards have whole elements: the last one is filled up, so a message has numel / N, rounded up",
-    "rounded down": "Shards have room for all elements: round numel / N up",
-    "whole": "In each step a shard travels, an N-th of the unit",
-    "bits": "The bandwidth is in bytes a second",
-}
-SLIPS: Mistakes = {text: partial(seconds, slip=slip) for slip, text in TEXTS.items()}
+MISTAKES = r"""
+An all-reduce is a reduce-scatter and an all-gather: it takes twice as long
+    micro_batches * 2 * gradients => micro_batches * gradients
+From stage 1 on a rank needs its shard of the gradients alone: half of an all-reduce
+    return micro_batches * gradients + parameters => return micro_batches * 2 * gradients + parameters
+    micro_batches * (gradients + 2 * parameters) => micro_batches * 2 * (gradients + parameters)
+New parameters are gathered once a step, after the update, and not in each micro-batch
+    micro_batches * gradients + parameters => micro_batches * (gradients + parameters)
+After the update each rank has its shard of new parameters: who hands them around?
+    micro_batches * gradients + parameters => micro_batches * gradients
+Stage 3 releases a unit after its forward: backward gathers it again
+    2 * parameters) => parameters)
+Stage 3 gathers in the forward and in the backward of every micro-batch
+    micro_batches * (gradients + 2 * parameters) => micro_batches * gradients + 2 * parameters
+Every micro-batch reduces its gradients
+    return micro_batches * gradients + => return gradients +
+    micro_batches * 2 * gradients => 2 * gradients
+    micro_batches * (gradients + 2 * parameters) => gradients + micro_batches * 2 * parameters
+Each unit is a call of its own, with latencies of its own
+    for numel in units => for numel in [sum(units)]
+Gradients travel with `grad_bytes` bytes each
+    round_of(grad_bytes) => round_of(param_bytes)
+A ring of N ranks takes N-1 steps for a round, not N
+    (ranks - 1) => ranks
+Each step of a ring has its latency
+    (ranks - 1) * (latency + -(-numel // ranks) * => min(ranks - 1, 1) * latency + (ranks - 1) * (-(-numel // ranks) *
+Shards have whole elements: the last one is filled up, so a message has numel / N, rounded up
+    -(-numel // ranks) => numel / ranks
+The bandwidth is in bytes a second
+    / bandwidth => * 8 / bandwidth
+"""
 
 
 def price_cases(rng: Random) -> list[Case]:
@@ -165,9 +120,10 @@ def price_cases(rng: Random) -> list[Case]:
     cases += [priced(rng, stage, 4, 1, (4, 4)) for stage in range(4)]
     cases += [priced(rng, stage, ranks, 2, (2, 2)) for stage, ranks in enumerate((2, 8, 64, 1024))]
     cases += [priced(rng, stage, 1, rng.randint(1, 3), (2, 4)) for stage in (0, 1, 3)]
-    # Fewer elements than ranks, and a single unit.
+    # Fewer elements than ranks, a single unit, and units that the ranks divide.
     cases.append(priced(rng, 3, 7, 2, (2, 4), units=[rng.randint(1, 6), rng.randint(8, 13)]))
     cases.append(priced(rng, rng.randint(1, 2), 3, 4, (4, 2), units=[rng.randint(10**9, 10**10)]))
+    cases.append(priced(rng, 1, 4, 2, (2, 4), units=[4 * rng.randint(1, 5), 4]))
     return cases
 
 
@@ -179,10 +135,8 @@ def priced(
     even = max(2, int(latency * bandwidth / 4))
     # A message takes about as long as its latency, and no number of these ranks divides all units.
     drawn = [ranks * rng.randint(1 + even // 3, 3 * even) + rng.randint(1, max(1, ranks - 1)) for _ in range(3)]
-    units = list(units) or drawn
-    args: tuple[Any, ...] = (stage, units, ranks, micro_batches, *sizes, latency, bandwidth)
-    what = f"units of {units} elements, {plural(ranks, 'rank')}, micro_batches={micro_batches}"
-    return Case([args], about=f"stage {stage}, {what}, {sizes[0]} bytes a parameter, {sizes[1]} a gradient")
+    args: tuple[Any, ...] = (stage, list(units) or drawn, ranks, micro_batches, *sizes, latency, bandwidth)
+    return Case([args])
 
 
 EXERCISE = Exercise(
@@ -191,9 +145,8 @@ EXERCISE = Exercise(
     (
         Claim(
             "what you predict is what the engine's collectives take",
-            answers(seconds, SLIPS, "Which calls does a step make for one unit, how often, and of how many bytes?"),
+            Gives(look="Which calls does a step make for one unit, how often, and of how many bytes?"),
         ),
-        Claim("the list of units stays as it was", untouched(1)),
     ),
     run=alone,
     hints=(
@@ -201,6 +154,8 @@ EXERCISE = Exercise(
         "For each stage: how many rounds of gradients and of parameters in a micro-batch, and how many at the end?",
         "With M micro-batches: 2M rounds of gradients at stage 0; M, and 1 of parameters, at 1 and 2; M and 2M at 3.",
     ),
+    mistakes=MISTAKES,
+    without=frozenset(),
     text=TEXT,
     answer=(step_seconds,),
     points=2,

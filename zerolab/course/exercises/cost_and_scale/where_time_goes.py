@@ -4,7 +4,6 @@ Traces are those of steps that ranks really take in lockstep: layers that spend 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -13,11 +12,10 @@ import torch
 
 from zerolab.collectives import Collectives, Handle, Link
 from zerolab.collectives.cost import RINGS
-from zerolab.collectives.observe import merge
-from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import untouched
+from zerolab.course.judge.case import Case, Record
+from zerolab.course.judge.claims import each_rank
 from zerolab.course.judge.exercise import Claim, Exercise, alone
-from zerolab.course.judge.mistakes import named
+from zerolab.course.judge.model import Gives, program, read_mistakes
 from zerolab.course.judge.same import short
 from zerolab.ranks import launch, spend
 
@@ -99,138 +97,61 @@ def where_time_goes(trace: list[list[tuple[str, int, int, int]]], latency: int) 
     ### END SOLUTION
 
 
-Span = tuple[str, int, int, int]
-"""Kind, start, stop, messages; times in whole nanoseconds."""
-Trace = list[list[Span]]
-Interval = tuple[int, int]
+MISTAKES = r"""
+That is rank 0's time; the sum over all ranks is asked for
+    zip(trace, calls, strict=True): => [(trace[0], calls[0])]:
+That is the mean of the ranks; the sum is asked for
+    return computing, hidden, exposed, waiting, max(
+    => return *(t // len(trace) for t in (computing, hidden, exposed, waiting)), max(
+Computing counts whole, what is hidden behind it, too
+    costs = { => computing -= hidden\n    costs = {
+A collective travels only when the last rank has reached it; until then the others wait
+    middle in zip(mine, joined, strict=True) => middle in ((span, span[1]) for span in mine)
+A collective travels from the latest start on all ranks on, not from the earliest
+    max(start for => min(start for
+A rank that computes meanwhile does not wait
+    middle - start - before => middle - start
+Where exposed and waiting are together less than a tenth of the three, nothing is worth mending
+    if 10 * (exposed + waiting) < computing + exposed + waiting: => if False:
+A tenth of the three is meant, of computing, exposed and waiting, and not of computing alone
+    < computing + exposed + waiting => < computing
+What is hidden costs nothing, and that is so of latency, too: take a share of what is exposed
+    bare and bare * min(1, messages * latency / (stop - middle)) => min(stop - middle, messages * latency)
+Latency costs a share of what is exposed, that of messages * latency in the time on the wire, and not all of it
+    bare and bare * min(1, messages * latency / (stop - middle)) => min(bare, messages * latency)
+What is hidden costs nothing: only the exposed part counts
+    bare and bare * min(1, messages * latency / (stop - middle)) => min(stop - middle, messages * latency)
+    exposed - late => exposed + hidden - late
+Latency costs messages * latency of a collective's time on the wire: divide what is exposed by that share
+    messages * latency => latency
+"""
+Trace = list[list[tuple[str, int, int, int]]]
 NAMES = ("computing", "hidden", "exposed", "waiting")
-CLEAR = 1.05
-"""How much more the cause of a drawn trace costs than anything else."""
-
-
-# What is right.
-
-
-def total(intervals: Sequence[Interval]) -> int:
-    """Time in which at least one of them runs."""
-    return sum(int(stop - start) for start, stop in merge(intervals))
-
-
-def beside(one: Sequence[Interval], other: Sequence[Interval]) -> int:
-    """Time in which both run."""
-    return total(one) + total(other) - total([*one, *other])
-
-
-def times_of(trace: Trace, latency: int, slip: str = "") -> list[int]:
-    """Nanoseconds of all ranks together: computing, hidden, exposed, waiting; open to slips."""
-    found = [0, 0, 0, 0]
-    for computing, joined in both_of(trace, slip)[: 1 if slip == "one rank" else None]:
-        found[0] += total(computing)
-        for start, middle, stop, _ in joined:
-            hidden = beside(computing, [(middle, stop)])
-            found[1] += hidden
-            found[2] += stop - middle - hidden
-            meanwhile = beside(computing, [(start, middle)]) if start < middle else 0
-            found[3] += middle - start - (0 if slip == "waits while computing" else meanwhile)
-    if slip == "hidden apart":
-        found[0] -= found[1]
-    if slip == "mean":
-        return [part // len(trace) for part in found]
-    return found
-
-
-Joined = tuple[int, int, int, int]
-"""Of a collective on a rank: start, when all had reached it, stop; messages."""
-
-
-def both_of(trace: Trace, slip: str = "") -> list[tuple[list[Interval], list[Joined]]]:
-    """Of each rank: when it computes, and its collectives."""
-    calls = [[span for span in spans if span[0] == "collective"] for spans in trace]
-    latest = [max(span[1] for span in those) for those in zip(*calls, strict=True)]
-    if slip == "first":
-        latest = [min(span[1] for span in those) for those in zip(*calls, strict=True)]
-    found = []
-    for spans, mine in zip(trace, calls, strict=True):
-        computing = [(start, stop) for kind, start, stop, _ in spans if kind == "compute"]
-        own = [(start, start if slip == "no waits" else middle, stop, messages)
-               for (_, start, stop, messages), middle in zip(mine, latest, strict=True)]  # fmt: skip
-        found.append((computing, own))
-    return found
-
-
-def costs_of(trace: Trace, latency: int, slip: str = "") -> dict[str, float]:
-    """What each cause costs."""
-    costs = {"straggler": 0.0, "latency": 0.0, "bandwidth": 0.0}
-    for computing, joined in both_of(trace):
-        for _, middle, stop, messages in joined:
-            wire = stop - middle
-            exposed = wire if slip == "hidden, too" else wire - beside(computing, [(middle, stop)])
-            share = min(1.0, messages * latency / wire) if wire else 0.0
-            if slip == "once":
-                share = min(1.0, latency / wire) if wire else 0.0
-            late = wire * share if slip == "whole latencies" else exposed * share
-            costs["latency"] += late
-            costs["bandwidth"] += exposed - late
-    costs["straggler"] = times_of(trace, latency)[3]
-    return costs
-
-
-def cause_of(trace: Trace, latency: int, slip: str = "") -> str:
-    costs = costs_of(trace, latency, slip)
-    computing, _, exposed, waiting = times_of(trace, latency)
-    if 10 * (exposed + waiting) < computing + exposed + waiting and slip != "never none":
-        return "none"
-    if slip == "exposed whole":
-        costs = {"straggler": waiting, "bandwidth": exposed}
-    return max(costs, key=lambda cause: costs[cause])
-
-
-# What to say.
-
-SLIPS = {
-    "one rank": "That is rank 0's time; the sum over all ranks is asked for",
-    "mean": "That is the mean of the ranks; the sum is asked for",
-    "hidden apart": "Computing counts whole, what is hidden behind it, too",
-    "no waits": "A collective travels only when the last rank has reached it; until then the others wait",
-    "first": "A collective travels from the latest start on all ranks on, not from the earliest",
-    "waits while computing": "A rank that computes meanwhile does not wait",
-}
-CAUSES = {
-    "never none": "Where exposed and waiting are together less than a tenth of the three, nothing is worth mending",
-    "whole latencies": "What is hidden costs nothing, and that is so of latency, too: take a share of what is exposed",
-    "hidden, too": "What is hidden costs nothing: only the exposed part counts",
-    "once": "Latency costs messages * latency of a collective's time on the wire: divide what is exposed by that share",
-    "exposed whole": "Divide what is exposed into latency, messages * latency, and bandwidth, and compare the three",
-}
-
-
-def judged(case: Case, seen: Observation) -> str | None:
-    trace, latency = case.args[0]
-    got, want = seen.records[0].value, [*times_of(trace, latency), cause_of(trace, latency)]
-    if not isinstance(got, list | tuple) or len(got) != 5 or not all(map(is_number, got[:4])):
-        return (
-            f"you return {short(got)}: four numbers and a cause are due, (computing, hidden, exposed, waiting, cause)"
-        )
-    wrong = [at for at in range(4) if abs(got[at] - want[at]) > 0.5]
-    if wrong:
-        said = ", ".join(f"{NAMES[at]} {got[at]:,.0f} ns, and it is {want[at]:,}" for at in wrong[:2])
-
-        def gives(slip: str) -> bool:
-            other = times_of(trace, latency, slip)
-            return all(abs(got[at] - other[at]) <= 0.5 for at in range(4))
-
-        why = next((text for slip, text in SLIPS.items() if gives(slip)), "")
-        return f"you say {said}. {why or 'Take one rank and one collective, and put its intervals on paper'}"
-    if got[4] == want[4]:
-        return None
-    costs = ", ".join(f"{name} {cost / 1000:,.1f}" for name, cost in costs_of(trace, latency).items())
-    said = f"you name {short(got[4])!s}, and it is {want[4]} (microseconds: {costs})"
-    why = named({text: slip for slip, text in CAUSES.items()}, lambda slip: cause_of(trace, latency, slip) == got[4])
-    return f"{said}. {why}" if why else said
 
 
 def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@each_rank
+def is_five(case: Case, rank: int, record: Record) -> str | None:
+    got = record.value
+    if isinstance(got, list) and len(got) == 5 and all(map(is_number, got[:4])):
+        return None
+    return f"you return {short(got)}: four numbers and a cause are due, (computing, hidden, exposed, waiting, cause)"
+
+
+def times(record: Record) -> list[int]:
+    return [round(number) for number in record.value[:4]]
+
+
+def times_said(args: tuple[Any, ...], got: list[int], want: list[int]) -> str:
+    wrong = [at for at in range(4) if got[at] != want[at]]
+    return "you say " + ", ".join(f"{NAMES[at]} {got[at]:,} ns, and it is {want[at]:,}" for at in wrong[:2])
+
+
+def cause_said(args: tuple[Any, ...], got: Any, want: str) -> str:
+    return f"you name {short(got)}, and it is {want}"
 
 
 # Traces of real steps.
@@ -297,7 +218,16 @@ def drawn(rng: Random, cause: str, ranks: int, way: str) -> tuple[Trace, int]:
     """The trace of a step in which something probably costs most, and the link's latency in nanoseconds; "behind" has a
     straggler, and more behind computing; "early" hides its latencies, and has a large last collective."""
     layers = rng.randint(3, 5)
-    even = {"none": 900, "bandwidth": 60, "latency": 60, "straggler": 200, "behind": 300, "early": 300}[cause]
+    even = {
+        "none": 900,
+        "bandwidth": 60,
+        "latency": 60,
+        "straggler": 200,
+        "behind": 300,
+        "early": 300,
+        "capped": 300,
+        "nearly": 900,
+    }[cause]
     factors = [rng.uniform(0.95, 1.05) for _ in range(ranks)]
     if cause == "straggler":
         factors[rng.randrange(ranks)] = rng.uniform(2.0, 4.0)
@@ -307,19 +237,37 @@ def drawn(rng: Random, cause: str, ranks: int, way: str) -> tuple[Trace, int]:
     large = cause in ("bandwidth", "behind")
     numels = [rng.randint(2000, 4000) if large else rng.randint(20, 200) for _ in range(layers)]
     latency = rng.randint(30, 60) if cause == "latency" else rng.randint(1, 4)
+    if cause == "capped":
+        numels, latency = [12 * rng.randint(100, 900) for _ in range(layers)], rng.randint(8, 32)
     if cause == "early":
         numels[-1], latency = 12 * rng.randint(1000, 1100), rng.randint(28, 32)
     return traced(Plan(way, times, numels), Link(gbit_per_s=1, latency_us=latency)), 1000 * latency
 
 
-def clear(trace: Trace, latency: int) -> bool:
-    """Whether no rounding decides about the cause."""
-    computing, _, exposed, waiting = times_of(trace, latency)
-    lost, most = exposed + waiting, computing + exposed + waiting
-    if not lost or 0.09 < lost / most < 0.11:
+MARGIN = 1.05
+"""How much more the cause of a drawn trace costs than anything else."""
+COSTS = {"straggler": "waiting", "latency": "late", "bandwidth": "exposed - late"}
+NEARLY = [
+    program(where_time_goes, (f'"{name}": {cost}', f'"{name}": {MARGIN} * ({cost})')) for name, cost in COSTS.items()
+]
+KNOWN = list(read_mistakes(MISTAKES).values())
+TRAPS = {"behind": ("straggler", KNOWN[10]), "early": ("bandwidth", KNOWN[8]), "capped": ("bandwidth", KNOWN[9]),
+         "nearly": ("none", KNOWN[7])}  # fmt: skip
+"""Traces of such a cause in which this mistake finds another one."""
+
+
+def suits(cause: str, trace: Trace, latency: int) -> bool:
+    """Whether the trace has this cause, and no rounding decides about it."""
+    computing, _, exposed, waiting, found = where_time_goes(trace, latency)
+    lost = exposed + waiting
+    if (
+        not lost
+        or abs(lost / (computing + lost) - 0.1) < 0.002
+        or any(one(trace, latency)[4] != found for one in NEARLY)
+    ):
         return False
-    first, second = sorted(costs_of(trace, latency).values())[-1:-3:-1]
-    return first > CLEAR * second
+    due, mistake = TRAPS.get(cause, (cause, ""))
+    return found == due and not (mistake and program(where_time_goes, mistake)(trace, latency)[4] == due)
 
 
 def trace_cases(rng: Random) -> list[Case]:
@@ -328,48 +276,43 @@ def trace_cases(rng: Random) -> list[Case]:
         ("straggler", 3, "in turn"),
         ("latency", 4, "in turn"),
         ("none", 2, "after"),
+        ("nearly", 2, "in turn"),
         ("bandwidth", 4, "after"),
         ("straggler", 4, "after"),
         ("latency", 3, "after"),
         ("behind", 2, "after"),
         ("behind", 2, "ahead"),
         ("early", 4, "after"),
+        ("capped", 4, "after"),
         ("straggler", 2, "ahead"),
         ("bandwidth", 3, "ahead"),
         ("latency", 2, "ahead"),
         ("none", 4, "ahead"),
     ]
-    cases = [trace_case(rng, *plan) for plan in plans]
-    return [*cases, alone_case(rng)]
-
-
-def trace_case(rng: Random, cause: str, ranks: int, way: str) -> Case:
-    for _ in range(50):
-        trace, latency = drawn(rng, cause, ranks, way)
-        found = cause_of(trace, latency)
-        if cause == "behind" and found == "straggler" and cause_of(trace, latency, "hidden, too") != found:
-            found = cause
-        if cause == "early" and found == "bandwidth" and cause_of(trace, latency, "whole latencies") != found:
-            found = cause
-        if clear(trace, latency) and found == cause:
-            break
-    count = sum(span[0] == "collective" for span in trace[0])
-    what = {"ahead": "gathers ahead", "after": "reductions beside", "in turn": "one thing after the other"}[way]
-    return Case([(trace, latency)], about=f"a step of {plural(ranks, 'rank')}, {count} collectives ({what})")
-
-
-def alone_case(rng: Random) -> Case:
-    """One rank, whose collectives take no time."""
-    trace = traced(Plan("in turn", [[rng.randint(50, 90) for _ in range(3)]], [100] * 3), Link(1, 5))
-    return Case([(trace, 5000)], about="a step of 1 rank, 4 collectives")
+    drawn_traces = []
+    for cause, ranks, way in plans:
+        for _ in range(200):
+            trace, latency = drawn(rng, cause, ranks, way)
+            if suits(cause, trace, latency):
+                break
+        drawn_traces.append((trace, latency))
+    # One rank, whose collectives take no time.
+    drawn_traces.append(
+        (traced(Plan("in turn", [[rng.randint(50, 90) for _ in range(3)]], [100] * 3), Link(1, 5)), 5000)
+    )
+    return [Case([one], about=f"a step of {len(one[0])} ranks, a latency of {one[1]} ns") for one in drawn_traces]
 
 
 EXERCISE = Exercise(
     "where_time_goes",
     trace_cases,
     (
-        Claim("it finds where the time goes, and what costs most", judged),
-        Claim("the trace stays as it was", untouched(0)),
+        Claim("it returns four numbers and a cause", is_five),
+        Claim(
+            "it finds where the time goes",
+            Gives(times, "Take one rank and one collective, and put its intervals on paper", say=times_said),
+        ),
+        Claim("it finds what costs most", Gives(lambda record: record.value[4], say=cause_said)),
     ),
     run=alone,
     hints=(
@@ -377,6 +320,8 @@ EXERCISE = Exercise(
         "How long two intervals overlap: max(0, min(their stops) - max(their starts)). Add that up over all layers.",
         "exposed = on the wire - hidden; waiting = before the latest start, less what is computed meanwhile.",
     ),
+    mistakes=MISTAKES,
+    without=frozenset({"shape"}),
     text=TEXT,
     answer=(where_time_goes,),
     points=2,
