@@ -14,6 +14,7 @@ from zerolab.course.judge.claims import each_rank, most
 from zerolab.course.judge.draw import fine
 from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.model import Gives
+from zerolab.course.judge.observe import Notes
 from zerolab.course.judge.same import by_dtype
 
 TEXT = """
