@@ -1,7 +1,8 @@
 """What a notebook of exercises is made of: its `lesson.md`, in MyST markdown, and the files of its exercises.
 
 In `lesson.md` stand the text between exercises and the cells that are given; a line `{exercise} lay_out` stands for
-an exercise: its heading and text, its answer between marks, its check. A code cell with a `name` is the teacher's, and
+an exercise: its heading and text, its answer between marks, its check; and `{rules}`, with what answers may use, for
+`rules.md`, which all lessons share. A code cell with a `name` is the teacher's, and
 locked. Cells are called by these names, and text by its number, unless they say `id` themselves.
 """
 
@@ -21,7 +22,8 @@ from zerolab.course.judge.exercise import Exercise
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-DIRECTIVE = re.compile(r"```\{exercise\} (\w+)\n```\n")
+EXERCISE = re.compile(r"```\{exercise\} (\w+)\n```\n")
+RULES = re.compile(r"```\{rules\}\n((?:.+\n)+)```\n")
 CELL = "```{code-cell}\n"
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
@@ -51,7 +53,9 @@ def build_solution(lesson: str) -> NotebookNode:
     def name_cell(place: int, texts: int, name: str) -> str:
         return f"{prefix}{place:02}" if prefix else name.replace("_", "-") or f"text-{texts}"
 
-    notebook = read_cells(DIRECTIVE.sub(lambda found: text_of_exercise(*exercises[found[1]]), text), name_cell)
+    rules = (Path(__file__).parent / "exercises" / "rules.md").read_text("utf-8").replace("LESSON", lesson)
+    text = RULES.sub(lambda found: rules.replace("USES\n", found[1]), text)
+    notebook = read_cells(EXERCISE.sub(lambda found: text_of_exercise(*exercises[found[1]]), text), name_cell)
     for cell in notebook.cells:
         if name := cell.metadata.pop("name", ""):
             cell.metadata["nbgrader"] = NotebookNode(role_of(name, cell.metadata.pop("role", ""), LESSONS[lesson]))
