@@ -161,7 +161,7 @@ def test_every_exercise_has_a_check_a_line_count_and_hints(lesson: str) -> None:
     assert answers == [exercise.name for exercise in LESSONS[lesson]]
     assert {exercise.name for exercise in LESSONS[lesson] if not exercise.hints} == set()
     text = "\n".join(cell.source for cell in solution.cells if cell.cell_type == "markdown")
-    assert len(re.findall(r"About \w+ lines?", text)) >= len(answers), "an expected line count for each"
+    assert len(re.findall(r"About\s\w+\slines?", text)) >= len(answers), "an expected line count for each"
     checked = [cell for cell in solution.cells if is_check(cell)]
     table = {name: int(points) for name, points in re.findall(r"^\| \d+ \| `(\w+)`.*\| (\d+) \|$", text, re.MULTILINE)}
     assert table == {grade_id(cell).removeprefix("check_"): role(cell)["points"] for cell in checked}
@@ -350,6 +350,13 @@ def test_a_folder_stands_for_the_exercises_in_it(tmp_path: Path) -> None:
     (tmp_path / "notes.ipynb").write_text(json.dumps(nbformat.v4.new_notebook()))
     assert find_notebooks([tmp_path, EXERCISE]) == [mine, EXERCISE]
     mine.unlink()
+    handed_in = [tmp_path / student / "01" / EXERCISE.name for student in ("ada", "bob")]
+    for theirs in handed_in:
+        theirs.parent.mkdir(parents=True)
+        theirs.write_text(EXERCISE.read_text())
+    assert find_notebooks([tmp_path]) == handed_in, "as nbgrader collects them"
+    for theirs in handed_in:
+        theirs.unlink()
     with pytest.raises(InputError, match="no exercise of the course in the folder"):
         find_notebooks([tmp_path])
 
@@ -407,6 +414,7 @@ def test_a_check_prints_the_same_lines_for_every_draw(capsys: pytest.CaptureFixt
     assert texts[0].splitlines()[1:] == [
         "  ok  it runs to the end",
         "  ok  what you predict is what the meter counts",
+        "  ok  a second call begins anew",
         "ring_bytes holds: 1 of 1 point.",
     ]
 

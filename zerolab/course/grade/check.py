@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from zerolab.course.exercises import exercises_of
-from zerolab.course.grade.apart import observe_apart
 from zerolab.course.grade.needs import mend_first, mentions, sources_beside, uses
+from zerolab.course.grade.runner import observe_function
 from zerolab.course.judge.bounds import offence
 from zerolab.course.judge.case import Observation, plural
 from zerolab.course.judge.exercise import Exercise
@@ -127,7 +127,7 @@ def examine(exercise: Exercise, fn: Callable[..., Any], seed: int) -> list[Findi
         trouble = offence(textwrap.dedent(inspect.getsource(fn)))
     except (OSError, TypeError):
         trouble = None
-    seen: Sequence[Observation] = [Observation(trouble=trouble)] if trouble else observe_apart(exercise, fn, cases)
+    seen: Sequence[Observation] = [Observation(trouble=trouble)] if trouble else observe_function(exercise, fn, cases)
     return judge(exercise, cases, seen)
 
 

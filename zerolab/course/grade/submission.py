@@ -45,7 +45,9 @@ def find_notebooks(places: Sequence[Path]) -> list[Path]:
         if not place.is_dir():
             found.append(place)
             continue
-        inside = [path for path in sorted(place.glob("*.ipynb")) if is_ours(path)]
+        # Those of nbgrader are in STUDENT/NN/.
+        levels = ([path for path in sorted(place.glob(level)) if is_ours(path)] for level in ("*.ipynb", "*/*/*.ipynb"))
+        inside = next(filter(None, levels), [])
         if not inside:
             raise InputError(f"there is no exercise of the course in the folder {place}; name a notebook")
         found += inside

@@ -1,5 +1,6 @@
 """The process in which a learner's answers run. It is told what to run when it starts and says, a JSON line each, what
-it began and what it saw; it judges nothing. Only `zerolab grade` starts it.
+it began and what it saw; it judges nothing. A job has a notebook's function, or the steps of a file, which run in a
+cage.
 """
 
 from __future__ import annotations
@@ -29,16 +30,32 @@ from zerolab.course.judge.observe import observe_all, trouble_of, where
 from zerolab.course.judge.verdict import by_themselves, judge
 from zerolab.ranks.failure import traceback_text
 from zerolab.ranks.forkserver import gather_descendants
+from zerolab.ranks.pickling import loads
 
 
 def main(job: Mapping[str, Any], reports: Connection, folder: str, environment: Mapping[str, str]) -> None:
-    """Load cells and run exercises in the order of the job, in a process that was forked for it."""
+    """Do a job in a process that was forked for it."""
     # An optimizer's first use imports it, and it puts wrappers around functions of torch: that must be done before the
     # fingerprint is taken, or an honest answer would seem to replace them. The server that forked this process has it;
     # the command that started that never needs it, and would wait for it.
     import torch._dynamo  # noqa: F401
 
     settle(folder, environment, reports.fileno())
+    if "function" in job:
+        fork_server()
+        watch_process(strict=True)
+        fn, (exercise, cases), _ = loads(job["function"])
+        seen = run(exercise, {exercise.name: fn}, None, cases)
+        _say(reports, {"ended": exercise.name, "seen": bounded([observation_to_json(item) for item in seen])})
+    else:
+        grade(job, reports, folder)
+    _say(reports, {"done": True})
+    # A thread that an answer left behind may not keep this process alive.
+    os._exit(0)
+
+
+def grade(job: Mapping[str, Any], reports: Connection, folder: str) -> None:
+    """Run the steps of a job behind a fence and within limits."""
     exercises = exercises_of(job["lesson"])
     fence(Path(folder))
     limit(job["memory_mb"])
@@ -60,9 +77,6 @@ def main(job: Mapping[str, Any], reports: Connection, folder: str, environment: 
                 said = f"it replaces {listed}, which the check relies on: leave what is not yours as it is"
                 seen = [Observation(trouble=Trouble("Tampered", said))]
             _say(reports, {"ended": name, "seen": bounded([observation_to_json(item) for item in seen])})
-    _say(reports, {"done": True})
-    # A thread that an answer left behind may not keep this process alive.
-    os._exit(0)
 
 
 def settle(folder: str, environment: Mapping[str, str], keep: int) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from zerolab.course.judge.case import Case, Observation, Record, decode, encode
 from zerolab.course.judge.exercise import Exercise, Unbound, alone
 from zerolab.course.judge.mistakes import NEARLY, Say, Wanted, both, compared
-from zerolab.course.judge.observe import observe_once
+from zerolab.course.judge.observe import observe_once, warm_up
 from zerolab.course.judge.same import Tolerance, alike
 
 Change = str | tuple[str, ...]
@@ -70,6 +70,7 @@ def does(exercise: Exercise, case: Case, change: Change = ()) -> Observation:
         if exercise.run is alone:
             case._known[key] = Observation([Record(called(fn, args), [], []) for args in case.args])
         else:
+            warm_up()
             case._known[key] = observe_once(exercise, fn, replace(case, world="lockstep"), SECONDS, ours=True)
     found: Observation = case._known[key]
     return found
