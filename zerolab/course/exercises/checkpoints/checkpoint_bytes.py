@@ -119,8 +119,6 @@ def checkpoint_bytes(
 MISTAKES = r"""
 A checkpoint of step 0 has no moments: the optimizer makes them with its first step
     ["exp_avg", "exp_avg_sq"] if step else [] => ["exp_avg", "exp_avg_sq"]
-Before the first step there are no moments, but main parameters are there
-    kinds = => states = states if step else []\n    kinds =
 Frozen parameters have no main parameters and no moments
     for numel in mine) => for numel in mine + still)
 Frozen parameters are in the model's file, too: nothing else has them
@@ -133,14 +131,10 @@ Main parameters of the same dtype as the parameters are no second copy
     ["main_params"] if recipe["main_params"] != recipe["params"] else [] => ["main_params"]
 Main parameters of another dtype are a copy of their own
     ["main_params"] if recipe["main_params"] != recipe["params"] else [] => []
-Adam has two moments
-    "exp_avg", "exp_avg_sq"] => "exp_avg"]
 fp16 and fp8 moments have a scale for each block
     (4 * -(-numel // 128) if scaled else 0) => 0
 fp16 moments have scales, too
     ("fp16", "fp8") => ("fp8",)
-Only fp16 and fp8 moments have scales; bf16 and fp32 need none
-    and recipe[state] in ("fp16", "fp8") =>
 Moments have scales, and main parameters have none
     state != "main_params" and =>
 A piece that ends within a block has a scale for it: round up

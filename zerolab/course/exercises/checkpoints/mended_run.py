@@ -136,18 +136,18 @@ It is made of `params`, which have lost its last bits: keep both, or `main` alon
     update(deepcopy(saved)) => update(deepcopy(saved))\n        self.main = self.params.float()
 It has lost its last bits: keep it in fp32
     update(deepcopy(saved)) => update(deepcopy(saved))\n        self.momentum = self.momentum.half().float()
-It is that of a later step: tensors change in place, so save() has to copy them
+Its tensors are those of a later step: they change in place, so save() has to copy them
     deepcopy(vars(self)) => dict(vars(self))
-It is that of a later step: what save() returned has changed as the run went on
+All is that of a later step: what save() returned has changed as the run went on
     deepcopy(vars(self)) => vars(self)
 It has changed since another run loaded the same checkpoint: load() has to copy, too
     deepcopy(saved) => saved
 """
 LOST = {
-    "batches": "batch {got:g} comes next, and {want:g} is due: which data has the run had?",
-    "scale": "the loss scale is {got:g} where it was {want:g}: what has the run found out?",
-    "clean": "{got:g} clean steps are counted where there were {want:g}: when does the scale double?",
-    "steps": "{got:g} steps are counted where there were {want:g}: what falls with them?",
+    "batches": "batch {got:g} comes next, and {want:g} is due (which data has the run had?)",
+    "scale": "the loss scale is {got:g} where it was {want:g} (what has the run found out?)",
+    "clean": "{got:g} clean steps are counted where there were {want:g} (when does the scale double?)",
+    "steps": "{got:g} steps are counted where there were {want:g} (what falls with them?)",
     "momentum": "the momentum is not that of the checkpoint",
     "main": "`main` is not that of the checkpoint, to the last bit",
     "params": "`params` are not those of the checkpoint: they are made of `main`",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from copy import deepcopy
 from random import Random
 from typing import Any
@@ -94,9 +93,7 @@ A read stays within one stretch, also where the next one lies right behind it
 Reads come in the order of the elements, and not of the ranks
     return reads => return sorted(reads)
 Stretches come in any order; reads come in that of the elements
-    def plan_reads(stretches, start, stop, itemsize):
-        met = [(max(start, a), min(stop, b), a, r, o) for a, b, r, o in stretches]
-        return [(r, o + itemsize * (low - a), o + itemsize * (high - a)) for low, high, a, r, o in met if low < high]
+    return reads => return sorted(reads, key=lambda read: [stretch[2] for stretch in stretches].index(read[0]))
 Where stretches overlap, some elements are read twice; where does the read before end?
     def plan_reads(stretches, start, stop, itemsize):
         met = [(max(start, a), min(stop, b), a, r, o) for a, b, r, o in sorted(stretches)]
@@ -159,20 +156,6 @@ def said(args: tuple[Any, ...], got: Any, want: Any) -> str:
     return f"{needs}: the bytes are right, in {enough} (of those that have an element, which goes furthest?)"
 
 
-def case_of(rng: Random, about: str, parts: Sequence[Any], ranks: Sequence[int], wanted: Sequence[Any]) -> Case:
-    """The stretches come in any order, each behind something else in its rank's file; a case has a call for each range
-    that is wanted."""
-    itemsize = rng.choice((2, 4, 4, 8))
-    ends = {rank: 8 * rng.randint(8, 40) for rank in ranks}
-    stretches = []
-    for (start, stop), rank in zip(parts, ranks, strict=True):
-        offset = ends[rank] + 8 * rng.randint(1, 9)
-        stretches.append((start, stop, rank, offset))
-        ends[rank] = offset + -(-itemsize * (stop - start) // 8) * 8
-    rng.shuffle(stretches)
-    return Case([(list(stretches), start, stop, itemsize) for start, stop in wanted], about=about)
-
-
 def saved(rng: Random, numel: int, parts: int) -> list[list[int]]:
     """[start, stop) of each of so many parts of a parameter, some of them without elements."""
     inner = sorted(rng.choices(range(numel + 1), k=parts - 1))
@@ -186,45 +169,50 @@ def shards(numel: int, ranks: int) -> list[tuple[int, int]]:
 
 
 def cases(rng: Random) -> list[Case]:
-    def case(about: str, parts: Sequence[Any], wanted: Sequence[Any], ranks: Sequence[int] = ()) -> None:
-        found.append(case_of(rng, about, parts, ranks or range(len(parts)), wanted))
+    def case(about: str, parts: Any, wanted: Any, ranks: Any = ()) -> Case:
+        """The stretches come in any order, each behind something else in its rank's file."""
+        itemsize = rng.choice((2, 4, 4, 8))
+        ends = [8 * rng.randint(8, 40) for _ in parts]
+        stretches = []
+        for (start, stop), rank in zip(parts, ranks or range(len(parts)), strict=True):
+            offset = ends[rank] + 8 * rng.randint(1, 9)
+            stretches.append((start, stop, rank, offset))
+            ends[rank] = offset + -(-itemsize * (stop - start) // 8) * 8
+        rng.shuffle(stretches)
+        return Case([(list(stretches), start, stop, itemsize) for start, stop in wanted], about=about)
 
-    found: list[Case] = []
+    found = []
     for before, after in ((3, 2), (2, 4), (4, 3), (1, 3), (4, 1), (5, 4)):
-        numel = rng.randint(8, 40)
-        case(f"saved by {plural(before, 'rank')}, read by {after}", saved(rng, numel, before), shards(numel, after))
-    # Small ranges, at borders and between them; and what fills a stretch exactly.
-    parts = [[0, 1], [1, 2], [2, 7], [7, 7], [7, 12], [12, 13]]
-    case("stretches of one element and of none", parts, [(2, 7), (1, 2), (6, 8), (0, 13)])
-    case("ranges without elements", parts, [(7, 7), (0, 0), (13, 13), (3, 6)])
-    case("nothing saved, nothing needed", [], [(0, 0)])
-    # One rank's file holds several stretches of the parameter, which do not lie in the order of the elements.
-    parts = saved(rng, 24, 4)
-    rng.shuffle(parts)
-    case("several stretches in one file", parts, shards(24, 3), [1, 0, 1, 0])
-    # Two of them lie end to end there.
+        parts, wanted = saved(rng, numel := rng.randint(8, 40), before), shards(numel, after)
+        found.append(case(f"saved by {plural(before, 'rank')}, read by {after}", parts, wanted))
+    # Stretches that are nested, in the two orders in which the first or the last that has an element is a short one.
+    nested, wanted = [[0, 9], [2, 5], [4, 14], [5, 6], [6, 19], [13, 21]], [(0, 21), (13, 21), (5, 6), (3, 20)]
+    for sign, which in ((1, "short"), (-1, "long")):
+        found.append(case(f"stretches that overlap in part, the {which} ones first", nested, wanted))
+        for stretches, *_ in found[-1].args:
+            stretches.sort(key=lambda one: sign * (one[1] - one[0]))
+    # Two stretches lie end to end in one file.
     first, itemsize, begin = rng.randint(3, 8), rng.choice((2, 4)), 8 * rng.randint(8, 40)
     joined = [(first, 12, 0, begin + itemsize * first), (0, first, 0, begin), (12, 20, 1, begin)]
     wanted = [(0, 20), (first - 2, first + 2), (first, 12)]
-    args: list[tuple[Any, ...]] = [(list(joined), start, stop, itemsize) for start, stop in wanted]
-    found.append(Case(args, about="two stretches end to end in one file"))
-    # Nor do the ranks' numbers say in which order their elements come.
-    case("saved by rank 2 first", [[0, 7], [7, 15], [15, 24]], [(0, 24), (5, 16), (7, 20)], (2, 0, 1))
-    case("two replicas of each shard", [[0, 8], [8, 16], [16, 21]] * 2, shards(21, 4))
-    nested = [[0, 9], [2, 5], [4, 14], [5, 6], [6, 19], [13, 21]]
-    for sign, which in ((1, "short"), (-1, "long")):
-        about = f"stretches that overlap in part, the {which} ones first"
-        case(about, nested, [(0, 21), (13, 21), (5, 6), (3, 20)])
-        for stretches, *_ in found[-1].args:
-            stretches.sort(key=lambda one: sign * (one[1] - one[0]))
-    case("replicas of two runs", [*saved(rng, 30, 3), *saved(rng, 30, 4)], shards(30, 3))
-    numel, gap = rng.randint(20, 30), rng.randint(8, 12)
-    wanted = [(0, numel), (gap, gap + 1), (0, gap), (gap + 1, numel)]
-    case("an element that nobody saved", [[0, gap], [gap + 1, numel]], wanted)
-    case("a last element that nobody saved", [[0, 5], [5, 9]], [(4, 10), (9, 10), (2, 9), (10, 10)])
-    case("a first element that nobody saved", [[4, 4], [5, 9], [4, 4]], [(4, 9), (5, 9)])
-    case("nothing saved", [], [(0, 3)])
-    return found
+    args: list[Any] = [(list(joined), start, stop, itemsize) for start, stop in wanted]
+    parts, gap = [[0, 1], [1, 2], [2, 7], [7, 7], [7, 12], [12, 13]], rng.randint(8, 12)
+    return [
+        *found,
+        Case(args, about="two stretches end to end in one file"),
+        case("stretches of one element and of none", parts, [(2, 7), (1, 2), (6, 8), (0, 13)]),
+        case("ranges without elements", parts, [(7, 7), (0, 0), (13, 13), (3, 6)]),
+        case("nothing saved, nothing needed", [], [(0, 0)]),
+        # Neither in a file nor by the ranks' numbers do stretches lie in the order of the elements.
+        case("several stretches in one file", rng.sample(saved(rng, 24, 4), 4), shards(24, 3), (1, 0, 1, 0)),
+        case("saved by rank 2 first", [[0, 7], [7, 15], [15, 24]], [(0, 24), (5, 16), (7, 20)], (2, 0, 1)),
+        case("two replicas of each shard", [[0, 8], [8, 16], [16, 21]] * 2, shards(21, 4)),
+        case("replicas of two runs", [*saved(rng, 30, 3), *saved(rng, 30, 4)], shards(30, 3)),
+        case("a missing element", [[0, gap], [gap + 1, 25]], [(0, 25), (gap, gap + 1), (0, gap), (gap + 1, 25)]),
+        case("a missing last element", [[0, 5], [5, 9]], [(4, 10), (9, 10), (2, 9), (10, 10)]),
+        case("a missing first element", [[4, 4], [5, 9], [4, 4]], [(4, 9), (5, 9)]),
+        case("nothing saved", [], [(0, 3)]),
+    ]
 
 
 EXERCISE = Exercise(

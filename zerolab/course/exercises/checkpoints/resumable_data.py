@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from copy import deepcopy
-from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -104,10 +103,6 @@ Each rank gets the whole batch; a part is its own
     self.rank * self.part => 0
 All ranks get the same part
     self.rank * self.part => 0
-Ranks ask in any order, and know nothing of each other: what do your objects share?
-    self.done = state or 0 => type(self).done = state or 0
-    first = self.done + self.rank * self.part => first = self.done
-    self.done += self.batch => type(self).done += self.part
 An epoch's last samples are dropped; a batch goes on with the next epoch
     first = => rest = -self.done % self.samples\n        self.done += rest * (rest < self.batch)\n        first =
 The samples come as they are numbered; `order` says which comes when
@@ -123,8 +118,6 @@ What state() has returned goes on changing as the run goes on: return a copy
     return self.done => return self.kept
 A step is skipped: the next one has not been given to anybody
     return self.done => return self.done + self.batch
-A step comes twice: what was given before the checkpoint is done
-    return self.done => return max(self.done - self.batch, 0)
 A state that is kept as a number of steps, of another batch: count samples
     state or 0 => (state or 0) * batch
     return self.done => return self.done // self.batch
@@ -173,45 +166,31 @@ def gets(args: tuple[Any, ...], got: Any, want: Any) -> str:
     return f"{where} gets {short(got[where])}, and {short(want[where])} is due{look}"
 
 
-def places(samples: int, runs: list[tuple[int, ...]]) -> int:
-    """At how many places runs begin that go on rightly or wrongly."""
-    found = at = own = count = 0
-    for (ranks, batch, steps, lost), (next_ranks, next_batch, *_) in pairwise(runs):
-        at, own, count = at + steps * batch, own + steps * batch // ranks, count + steps
-        epoch, rest = at // samples * samples, at % samples
-        wrong = {0, at + lost * batch, at + batch, at - batch, count * next_batch, own, own * next_ranks, steps * batch}
-        found += len(wrong | {at, epoch, rest, at + -rest % samples})
-    return found
-
-
 def cases(rng: Random) -> list[Case]:
-    some = rng.randint
-
     def odd() -> int:
-        return 2 * some(6, 10) + 1
+        return 2 * rng.randint(6, 10) + 1
 
-    kinds: Any = [
+    some = rng.randint
+    kinds: list[Any] = [
         # A batch that divides an epoch, and one that does not.
-        lambda: (24, [(1, 4, some(7, 10), 2), (1, 4, 7, 1)]),
-        lambda: (odd(), [(2, 6, some(4, 7), 3), (2, 6, 5, 1)]),
-        lambda: (odd(), [(4, 8, some(3, 6), 1), (4, 8, some(2, 4), 1), (4, 8, 3, 1)]),
+        (24, (1, 4, some(7, 10), 2), (1, 4, 7, 1)),
+        (odd(), (2, 6, some(4, 7), 3), (2, 6, 5, 1)),
+        (odd(), (4, 8, some(3, 6), 1), (4, 8, some(2, 4), 1), (4, 8, 3, 1)),
         # At the very end of an epoch, and before the first step. Another case has as many samples, in other orders.
-        lambda: (24, [(3, 6, 4, 1), (3, 6, 2, 1), (3, 6, 3, 1)]),
-        lambda: (odd(), [(2, 4, 0, 2), (2, 4, 2, 1), (2, 4, 2, 1)]),
+        (24, (3, 6, 4, 1), (3, 6, 2, 1), (3, 6, 3, 1)),
+        (odd(), (2, 4, 0, 2), (2, 4, 2, 1), (2, 4, 2, 1)),
         # Other ranks.
-        lambda: (odd(), [(4, 12, some(2, 5), 2), (2, 12, some(1, 3), 1), (3, 12, 3, 1)]),
-        lambda: (odd(), [(1, 6, some(5, 8), 1), (3, 6, some(1, 3), 1), (2, 6, 2, 1)]),
+        (odd(), (4, 12, some(2, 5), 2), (2, 12, some(1, 3), 1), (3, 12, 3, 1)),
+        (odd(), (1, 6, some(5, 8), 1), (3, 6, some(1, 3), 1), (2, 6, 2, 1)),
         # Another batch.
-        lambda: (odd(), [(2, 8, some(3, 6), 1), (2, 4, some(2, 5), 1), (4, 8, 3, 1)]),
-        lambda: (40, [(3, 6, some(7, 10), 2), (4, 12, some(1, 4), 1), (1, 5, 4, 1)]),
+        (odd(), (2, 8, some(3, 6), 1), (2, 4, some(2, 5), 1), (4, 8, 3, 1)),
+        (40, (3, 6, some(7, 10), 2), (4, 12, some(1, 4), 1), (1, 5, 4, 1)),
         # Batches that are longer than an epoch.
-        lambda: (7, [(2, 16, some(2, 5), 1), (4, 16, some(1, 3), 1), (4, 20, 2, 1)]),
-        lambda: (1, [(2, 2, 3, 1), (1, 2, 2, 1)]),
+        (7, (2, 16, some(2, 5), 1), (4, 16, some(1, 3), 1), (4, 20, 2, 1)),
+        (1, (2, 2, 3, 1), (1, 2, 2, 1)),
     ]
     found = []
-    for make, seed in zip(kinds, rng.sample(range(1000), len(kinds)), strict=True):
-        # Of some draws the one in which most mistakes begin at other places.
-        samples, runs = max((make() for _ in range(20)), key=lambda drawn: places(*drawn))
+    for (samples, *runs), seed in zip(kinds, rng.sample(range(1000), len(kinds)), strict=True):
         of = [f"{steps} of {batch} on {plural(ranks, 'rank')}" for ranks, batch, steps, _ in runs]
         found.append(Case([(samples, seed, runs)], about=f"{samples} samples, steps: {', then '.join(of)}"))
     return found
