@@ -91,13 +91,21 @@ def atomic_save(disk, step: int, files: dict[str, bytes]) -> None:
 
 
 Files = dict[str, bytes]
+CLAIMS = {
+    "wrong": "load() gives what was saved last",
+    "killed": "a kill at any moment leaves the checkpoint before or the new one",
+    "power": "a failure of power does, too",
+    "left": "only the newest checkpoint stays",
+    "later": "a save after a kill is as good, and clears up",
+    "changed": "the files that it is given stay as they were",
+}
 KILLS = {"killed": "it is killed", "power": "the power fails"}
 
 
 def run_saves(fn: Any, comm: Any, saves: list[tuple[int, Files]]) -> dict[str, str]:
     """The first fault of each kind in all saves but the last, undisturbed; of each, in what a kill would leave; and in
     the last save, from all that."""
-    found = dict.fromkeys(("wrong", "left", *KILLS, "later", "changed"), "")
+    found = dict.fromkeys(CLAIMS, "")
     state = State()
     *first, (last, newest) = saves
     for number, (step, files) in enumerate(first, 1):
@@ -112,15 +120,16 @@ def run_saves(fn: Any, comm: Any, saves: list[tuple[int, Files]]) -> dict[str, s
         if any(found[kill] for kill in KILLS):
             continue
         for where, killed in left_by(disk):
-            if not found["later"]:
-                after, called = Disk(killed), f"the save after a kill {where}"
-                try:
-                    fn(after, last, dict(newest))
-                    said = faults(after, killed, newest, called)
-                    found["later"] = next(filter(None, said.values()), "")
-                except Exception as error:
-                    why = f"raises {type(error).__name__}: {error}; what was left behind is in its way"
-                    found["later"] = f"{called} {why}"
+            if found["later"]:
+                break
+            after, called = Disk(killed), f"the save after a kill {where}"
+            try:
+                fn(after, last, dict(newest))
+            except Exception as error:
+                why = f"raises {type(error).__name__}: {error}; what was left behind is in its way"
+                found["later"] = f"{called} {why}"
+            else:
+                found["later"] = next(filter(None, faults(after, killed, newest, called).values()), "")
     return found
 
 
@@ -137,7 +146,7 @@ def left_by(disk: Disk) -> list[tuple[str, State]]:
 
 def faults(disk: Disk, begun: State, files: Files, called: str) -> dict[str, str]:
     """What is wrong with a save to a disk that held `begun`, of each kind the first; '' where nothing is."""
-    said = {"wrong": "", "left": "", "killed": "", "power": "", "later": "", "changed": ""}
+    said = dict.fromkeys(CLAIMS, "")
     if loaded(disk._state) != files:
         said["wrong"] = f"after {called} load() gives {shown(loaded(disk._state))}, and {shown(files)} was saved"
     newest = named(disk._state) or ""
@@ -229,14 +238,7 @@ def cases(rng: Random) -> list[Case]:
 EXERCISE = Exercise(
     "atomic_save",
     cases,
-    (
-        Claim("load() gives what was saved last", never("wrong", "{it}")),
-        Claim("a kill at any moment leaves the checkpoint before or the new one", never("killed", "{it}")),
-        Claim("a failure of power does, too", never("power", "{it}")),
-        Claim("only the newest checkpoint stays", never("left", "{it}")),
-        Claim("a save after a kill is as good, and clears up", never("later", "{it}")),
-        Claim("the files that it is given stay as they were", never("changed", "{it}")),
-    ),
+    tuple(Claim(text, never(kind, "{it}")) for kind, text in CLAIMS.items()),
     run=run_saves,
     hints=(
         "One call makes the new checkpoint the newest. All that it leads to must be on the disk before it.",

@@ -185,6 +185,7 @@ def cases(rng: Random) -> list[Case]:
     for before, after in ((3, 2), (2, 4), (4, 3), (1, 3), (4, 1), (5, 4)):
         parts, wanted = saved(rng, numel := rng.randint(8, 40), before), shards(numel, after)
         found.append(case(f"saved by {plural(before, 'rank')}, read by {after}", parts, wanted))
+    found.append(case("two replicas of each shard", [[0, 8], [8, 16], [16, 21]] * 2, shards(21, 4)))
     # Stretches that are nested, in the two orders in which the first or the last that has an element is a short one.
     nested, wanted = [[0, 9], [2, 5], [4, 14], [5, 6], [6, 19], [13, 21]], [(0, 21), (13, 21), (5, 6), (3, 20)]
     for sign, which in ((1, "short"), (-1, "long")):
@@ -206,7 +207,6 @@ def cases(rng: Random) -> list[Case]:
         # Neither in a file nor by the ranks' numbers do stretches lie in the order of the elements.
         case("several stretches in one file", rng.sample(saved(rng, 24, 4), 4), shards(24, 3), (1, 0, 1, 0)),
         case("saved by rank 2 first", [[0, 7], [7, 15], [15, 24]], [(0, 24), (5, 16), (7, 20)], (2, 0, 1)),
-        case("two replicas of each shard", [[0, 8], [8, 16], [16, 21]] * 2, shards(21, 4)),
         case("replicas of two runs", [*saved(rng, 30, 3), *saved(rng, 30, 4)], shards(30, 3)),
         case("a missing element", [[0, gap], [gap + 1, 25]], [(0, 25), (gap, gap + 1), (0, gap), (gap + 1, 25)]),
         case("a missing last element", [[0, 5], [5, 9]], [(4, 10), (9, 10), (2, 9), (10, 10)]),
