@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 from zerolab.course.exercises.checkpoints.disk import Disk, Moment, State, Written, below, moments, powerless
-from zerolab.course.judge.case import Case, Record, plural
-from zerolab.course.judge.claims import each_rank
-from zerolab.course.judge.exercise import Claim, Exercise, Test
+from zerolab.course.judge.case import Case, plural
+from zerolab.course.judge.claims import never
+from zerolab.course.judge.exercise import Claim, Exercise
 
 TEXT = '''
 Whole, or not at all
@@ -92,205 +91,162 @@ def atomic_save(disk, step: int, files: dict[str, bytes]) -> None:
 
 
 Files = dict[str, bytes]
-LATEST = "latest"
+CLAIMS = {
+    "wrong": "load() gives what was saved last",
+    "killed": "a kill at any moment leaves the checkpoint before or the new one",
+    "power": "a failure of power does, too",
+    "left": "only the newest checkpoint stays",
+    "later": "a save after a kill is as good, and clears up",
+    "changed": "the files that it is given stay as they were",
+}
 KILLS = {"killed": "it is killed", "power": "the power fails"}
 
 
-def run_saves(fn: Callable[..., Any], comm: Any, saves: list[tuple[int, Files]]) -> dict[str, Any]:
-    """All saves but the last, undisturbed; of each, what a kill would leave; and from all that, the last."""
-    found: dict[str, Any] = {"wrong": None, "left": None, "changed": False, "later": None}
-    found |= dict.fromkeys(KILLS)
-    state, before = State(), Saved(None, None)
-    *first, last = saves
+def run_saves(fn: Any, comm: Any, saves: list[tuple[int, Files]]) -> dict[str, str]:
+    """The first fault of each kind in all saves but the last, undisturbed; of each, in what a kill would leave; and in
+    the last save, from all that."""
+    found = dict.fromkeys(CLAIMS, "")
+    state = State()
+    *first, (last, newest) = saves
     for number, (step, files) in enumerate(first, 1):
-        given = dict(files)
-        disk = Disk(state)
+        disk, given = Disk(state), dict(files)
         fn(disk, step, given)
-        found["changed"] |= given != files
-        note(found, disk, before, files, f"save {number}", "wrong", "left", *KILLS)
+        if given != files:
+            found["changed"] = "it changed `files`, which belongs to the caller: work on a copy"
+        found = faults(disk, state, files, f"save {number}") | {kind: said for kind, said in found.items() if said}
         if found["wrong"]:
-            return found
-        kept, state, before = [*left_by(disk)], disk._state, Saved(files, disk._state[LATEST].data)
-        if not any(found[kill] for kill in KILLS):
-            for moment, killed in kept:
-                if found["later"] is None:
-                    found["later"] = later(fn, killed, last, f"the save after a kill {place(disk, moment)}")
+            break
+        state = disk._state
+        if any(found[kill] for kill in KILLS):
+            continue
+        for where, killed in left_by(disk):
+            if found["later"]:
+                break
+            after, called = Disk(killed), f"the save after a kill {where}"
+            try:
+                fn(after, last, dict(newest))
+            except Exception as error:
+                why = f"raises {type(error).__name__}: {error}; what was left behind is in its way"
+                found["later"] = f"{called} {why}"
+            else:
+                found["later"] = next(filter(None, faults(after, killed, newest, called).values()), "")
     return found
 
 
-class Saved(NamedTuple):
-    """A checkpoint, or None, and what `latest` says where it is the newest."""
-
-    files: Files | None
-    latest: bytes | None
-
-
-def left_by(disk: Disk) -> list[tuple[Moment, State]]:
+def left_by(disk: Disk) -> list[tuple[str, State]]:
     """What a kill at any moment leaves, each once."""
-    known: list[State] = []
-    found = []
+    found: list[tuple[str, State]] = []
     for moment in moments(disk):
         for state in (moment.state, powerless(moment.state)):
             durable = {path: Written(data, True) for path, (data, _) in state.items()}
-            if durable not in known:
-                known.append(durable)
-                found.append((moment, durable))
+            if all(durable != known for _, known in found):
+                found.append((place(disk, moment), durable))
     return found
 
 
-def later(fn: Callable[..., Any], state: State, save: tuple[int, Files], called: str) -> str | None:
-    """What is wrong with a save to a disk on which another was killed."""
-    step, files = save
-    latest = state[LATEST].data if LATEST in state else None
-    disk, found = Disk(state), dict[str, Any]()
-    try:
-        fn(disk, step, dict(files))
-    except Exception as error:
-        return f"{called} raises {type(error).__name__}: {error}; what was left behind is in its way"
-    note(found, disk, Saved(loaded(state), latest), files, called, "wrong", "left", *KILLS)
-    return next(filter(None, found.values()), None)
-
-
-def note(found: dict[str, Any], disk: Disk, before: Saved, files: Files, called: str, *names: str) -> None:
-    """Under each name the first that is wrong with a save."""
-    said: dict[str, str | None] = {}
-    got = loaded(disk._state)
-    if got != files:
-        said["wrong"] = f"after {called} load() gives {shown(got)}, and {shown(files)} was saved"
-    newest = disk._state[LATEST].data.decode(errors="replace") if LATEST in disk._state else ""
-    others = sorted({*disk._state} - {LATEST, *below(disk._state, newest)})
-    if others:
-        top = others[0].partition("/")[0]
-        left = others[0] if newest.startswith(f"{top}/") else top
+def faults(disk: Disk, begun: State, files: Files, called: str) -> dict[str, str]:
+    """What is wrong with a save to a disk that held `begun`, of each kind the first; '' where nothing is."""
+    said = dict.fromkeys(CLAIMS, "")
+    if loaded(disk._state) != files:
+        said["wrong"] = f"after {called} load() gives {shown(loaded(disk._state))}, and {shown(files)} was saved"
+    newest = named(disk._state) or ""
+    for path in sorted({*disk._state} - {"latest", *below(disk._state, newest)})[:1]:
+        top = path.partition("/")[0]
+        left = path if newest.startswith(f"{top}/") else top
         said["left"] = f"after {called} {left} is still there, and only the newest checkpoint is to stay"
     for moment in moments(disk):
         for kill, state in zip(KILLS, (moment.state, powerless(moment.state)), strict=True):
-            if kill not in said and (why := broken(disk, moment, state, before, files)):
+            if not said[kill] and (why := broken(disk, moment, state, begun, files)):
                 said[kill] = f"in {called}, {KILLS[kill]} {place(disk, moment)}: {why}"
-    for name in names:
-        found[name] = found.get(name) or said.get(name)
+    return said
 
 
 def place(disk: Disk, moment: Moment) -> str:
     """Such as "after call 3, rename(a, b)"."""
-    if not moment.calls and not moment.within:
-        return "before its first call"
     number = moment.calls + moment.within
+    if not number:
+        return "before its first call"
     what, *paths = disk._calls[number - 1]
     return f"{'within' if moment.within else 'after'} call {number}, {what}({', '.join(paths)})"
 
 
+def named(state: State) -> str | None:
+    """The folder that `latest` names."""
+    return state["latest"].data.decode(errors="replace") if "latest" in state else None
+
+
 def loaded(state: State) -> Files | None:
-    """What `load` gives, None where it raises an error."""
-    if LATEST not in state:
-        return None
-    folder = state[LATEST].data.decode(errors="replace")
-    inside = {path.removeprefix(f"{folder}/"): state[path].data for path in below(state, folder)}
-    return inside or None
+    """What `load` gives, None where it raises an error or finds nothing."""
+    folder = named(state)
+    return {path.removeprefix(f"{folder}/"): state[path].data for path in below(state, str(folder))} or None
 
 
 def shown(files: Files | None) -> str:
-    return "nothing" if files is None else plural(len(files), "file") + f" ({', '.join(sorted(files)[:3])})"
+    return f"{plural(len(files), 'file')} ({', '.join(sorted(files)[:3])})" if files else "nothing"
 
 
-def broken(disk: Disk, moment: Moment, state: State, before: Saved, files: Files) -> str | None:
+def broken(disk: Disk, moment: Moment, state: State, begun: State, files: Files) -> str:
     """Why what is found at this moment is neither the old checkpoint nor the new one."""
-    got = loaded(state)
-    done = moment.calls == len(disk._calls)
-    if got == files or (got == before.files and not done and (LATEST in state) == (before.files is not None)):
-        return None
-    if LATEST not in state:
+    old, got, done = loaded(begun), loaded(state), moment.calls == len(disk._calls)
+    if got == files or (got == old and not done and ("latest" in state) == (old is not None)):
+        return ""
+    if "latest" not in state:
         return "`latest` is gone; a rename replaces what has that name, so nothing must be removed before"
-    latest, newest = state[LATEST].data, disk._state[LATEST].data if LATEST in disk._state else None
-    if latest not in (before.latest, newest):
+    there, newest = got or {}, named(disk._state)
+    if named(state) not in (named(begun), newest):
         return "`latest` is half written or empty: write a file of another name, sync it, and rename it"
-    folder = latest.decode(errors="replace")
-    if before.files is not None and latest == before.latest:
-        if latest != newest and all(state[path].data == before.files.get(name) for name, path in inside(state, folder)):
+    if old is not None and named(state) == named(begun):
+        if named(state) != newest and there.items() <= old.items():
             return (
                 "`latest` still names the old checkpoint, which is gone or half gone: remove it when that has changed"
             )
         return "the checkpoint that `latest` names is written over: a new one needs a folder of its own"
-    there = dict(inside(state, folder))
-    lacking = [name for name in files if name not in there]
-    if lacking:
-        return f"`latest` names the new checkpoint, and {lacking[0]} is not there yet: it comes last"
-    odd = sorted(name for name in there if name not in files)
-    if odd:
-        return f"the new checkpoint has a file {odd[0]}, which is none of it: what was there before it?"
-    name = next(name for name in files if state[there[name]].data != files[name])
+    for name in files:
+        if name not in there:
+            return f"`latest` names the new checkpoint, and {name} is not there yet: it comes last"
+    for name in sorted(there):
+        if name not in files:
+            return f"the new checkpoint has a file {name}, which is none of it: what was there before it?"
+    name = next(name for name in files if there[name] != files[name])
     return f"`latest` names the new checkpoint, and {name} is not whole: sync a file before a name leads to it"
-
-
-def inside(state: State, folder: str) -> list[tuple[str, str]]:
-    return [(path.removeprefix(f"{folder}/"), path) for path in below(state, folder)]
-
-
-# Claims.
-
-
-def nothing_noted(name: str) -> Test:
-    @each_rank
-    def test(case: Case, rank: int, record: Record) -> str | None:
-        said: str | None = record.value[name]
-        return said
-
-    return test
-
-
-@each_rank
-def files_stay(case: Case, rank: int, record: Record) -> str | None:
-    return "it changed `files`, which belongs to the caller: work on a copy" if record.value["changed"] else None
-
-
-# Cases.
-
-
-def files_of(rng: Random, names: tuple[str, ...]) -> Files:
-    return {name: rng.randbytes(rng.randint(4, 20)) for name in names}
 
 
 SHARDS = ("model_rank0", "model_rank1", "optimizer_rank0", "manifest.json")
 
 
-def case_of(rng: Random, about: str, *saves: tuple[int, int]) -> Case:
-    """(step, number of files) of each save."""
-    drawn = [(step, files_of(rng, SHARDS[:count] if count > 1 else SHARDS[-1:])) for step, count in saves]
-    steps = ", ".join(str(step) for step, _ in saves)
-    return Case([(drawn,)], about=f"{about} (steps {steps})")
-
-
 def cases(rng: Random) -> list[Case]:
+    def case(about: str, *saves: tuple[int, int]) -> Case:
+        """(step, number of files) of each save."""
+        steps = ", ".join(str(step) for step, _ in saves)
+        drawn = []
+        for step, count in saves:
+            names = SHARDS[:count] if count > 1 else SHARDS[-1:]
+            drawn.append((step, {name: rng.randbytes(rng.randint(4, 20)) for name in names}))
+        return Case([(drawn,)], about=f"{about} (steps {steps})")
+
     step = rng.randint(1, 50)
     return [
-        case_of(rng, "the first save", (step, 2), (step + 1, 3)),
-        case_of(rng, "one save after the other", (step, 3), (step + 10, 3), (step + 20, 3)),
-        case_of(rng, "fewer files than before", (0, 4), (rng.randint(1, 9), 2), (10, 1)),
-        case_of(rng, "more files than before", (step, 1), (100, 4), (101, 4)),
-        case_of(rng, "a step that is saved again", (step, 3), (step, 4), (step, 2)),
-        case_of(
-            rng, "a step that is saved again after a later one", (step, 2), (step + 5, 2), (step, 4), (step + 5, 3)
-        ),
+        case("the first save", (step, 2), (step + 1, 3)),
+        case("one save after the other", (step, 3), (step + 10, 3), (step + 20, 3)),
+        case("fewer files than before", (0, 4), (rng.randint(1, 9), 2), (10, 1)),
+        case("more files than before", (step, 1), (100, 4), (101, 4)),
+        case("a step that is saved again", (step, 3), (step, 4), (step, 2)),
+        case("a step that is saved again after a later one", (step, 2), (step + 5, 2), (step, 4), (step + 5, 3)),
     ]
 
 
 EXERCISE = Exercise(
     "atomic_save",
     cases,
-    (
-        Claim("load() gives what was saved last", nothing_noted("wrong")),
-        Claim("a kill at any moment leaves the checkpoint before or the new one", nothing_noted("killed")),
-        Claim("a failure of power does, too", nothing_noted("power")),
-        Claim("only the newest checkpoint stays", nothing_noted("left")),
-        Claim("a save after a kill is as good, and clears up", nothing_noted("later")),
-        Claim("the files that it is given stay as they were", files_stay),
-    ),
+    tuple(Claim(text, never(kind, "{it}")) for kind, text in CLAIMS.items()),
     run=run_saves,
     hints=(
         "One call makes the new checkpoint the newest. All that it leads to must be on the disk before it.",
         "Write and sync all files in a folder of its own; write and sync `latest` under another name; rename it.",
         "At the beginning, whatever `latest` does not name is left from a kill. At the end the old folder goes.",
     ),
+    # A file's bytes are no data that a judge is shown.
+    without=frozenset({"inputs"}),
     text=TEXT,
     answer=(atomic_save,),
     points=3,

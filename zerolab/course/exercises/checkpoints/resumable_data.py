@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
-from functools import cache
 from random import Random
 from typing import Any
 
-from zerolab.course.exercises.twice import snapshot
-from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.exercise import Claim, Exercise, Test
-from zerolab.course.judge.mistakes import named
+from zerolab.course.exercises.checkpoints.shared import Single, given
+from zerolab.course.judge.case import Case, decode, encode, plural
+from zerolab.course.judge.claims import never
+from zerolab.course.judge.exercise import Claim, Exercise
 from zerolab.course.judge.same import alike, short
 
 TEXT = '''
@@ -94,256 +91,136 @@ class ResumableData:
         ### END SOLUTION
 
 
-Steps = list[list[list[int]]]
-"""For each step the samples of each rank."""
+order = given(TEXT, "order")["order"]
+MISTAKES = r"""
+Each epoch has an order of its own
+    order(self.seed, at // self.samples, => order(self.seed, 0,
+Rank r has the r-th part of the batch, neighbours, and not every N-th sample
+    self.rank * self.part => self.rank
+    range(first, first + self.part) => range(first, first + self.batch - self.rank, self.batch // self.part)
+Each rank gets the whole batch; a part is its own
+    batch // ranks => batch
+    self.rank * self.part => 0
+All ranks get the same part
+    self.rank * self.part => 0
+An epoch's last samples are dropped; a batch goes on with the next epoch
+    first = => rest = -self.done % self.samples\n        self.done += rest * (rest < self.batch)\n        first =
+The samples come as they are numbered; `order` says which comes when
+    order(self.seed, at // self.samples, self.samples)[at % self.samples] => at % self.samples
+Asking for the state changes nothing
+    return self.done => self.done += self.batch\n        return self.done - self.batch
+It begins with the first sample again: what is kept?
+    state or 0 => 0
+What state() has returned goes on changing as the run goes on: return a copy
+    self.done = state or 0 => self.kept = list(state or [0])
+    first = self.done => first = self.kept[0]
+    self.done += self.batch => self.kept[0] += self.batch
+    return self.done => return self.kept
+A step is skipped: the next one has not been given to anybody
+    return self.done => return self.done + self.batch
+A state that is kept as a number of steps, of another batch: count samples
+    state or 0 => (state or 0) * batch
+    return self.done => return self.done // self.batch
+It goes on where one rank's own samples end: count those of all ranks
+    return self.done => return self.done // self.batch * self.part
+A rank's own samples are counted, and there are other ranks now: count those of all ranks
+    state or 0 => (state or 0) * ranks
+    return self.done => return self.done * self.part // self.batch
+The place in the epoch is kept, and which epoch it is gets lost
+    return self.done => return self.done % self.samples
+What the run before had itself been given as a state is forgotten
+    self.done = state or 0 => self.begun = self.done = state or 0
+    return self.done => return self.done - self.begun
+"""
+LOOK = "Which sample of the row of all epochs comes next?"
+NTH = ("the first run", "the run that goes on", "the run that goes on from that")
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run of `steps` steps up to its checkpoint, and of `lost` more before it died."""
-
-    ranks: int
-    batch: int
-    steps: int
-    lost: int = 1
-
-
-def run_data(fn: Callable[..., Any], comm: Any, samples: int, seed: int, runs: list[tuple[int, ...]]) -> Any:
-    """For each run what its ranks got before its checkpoint and after it. Each goes on from the one before. Ranks come
-    in another order than by their numbers, since no rank knows of the others."""
-    noted: list[dict[str, Steps]] = []
+def run_data(fn: Any, comm: Any, samples: int, seed: int, runs: list[tuple[int, ...]]) -> dict[str, Any]:
+    """What each rank gets in each step of runs of so many (ranks, batch, steps, steps more before it died), each of
+    which goes on from the checkpoint of the one before. Ranks come in another order than by their numbers, since no
+    rank knows of the others."""
+    noted: dict[str, Any] = {**{run: {} for run in NTH}, "no json": "", "changed": False}
     state: list[Any] = []
-    changed = False
-    for run in (Run(*one) for one in runs):
-        ranks = range(run.ranks)
-        states = [deepcopy(state) for _ in ranks]
-        data = [fn(samples, run.batch, seed, rank, run.ranks, *states[rank]) for rank in ranks]
-        got = [in_turn(data) for _ in range(run.steps)]
-        said, *_ = [one.state() for one in data]
-        lost = [in_turn(data) for _ in range(run.lost)]
-        changed = changed or any(one != state for one in states)
-        noted.append({"got": got, "lost": lost})
+    for number, (ranks, batch, steps, lost) in enumerate(runs):
+        states = [deepcopy(state) for _ in range(ranks)]
+        data = [fn(samples, batch, seed, rank, ranks, *states[rank]) for rank in range(ranks)]
+        kept = None
+        for step in range(steps + lost):
+            if step == steps:
+                kept, *_ = [one.state() for one in data]
+            got = [decode(encode(one.next())) for one in reversed(data)][::-1]
+            called = f"in step {step + 1} of {NTH[number]} rank"
+            noted[NTH[number]] |= {f"{called} {rank}": part for rank, part in enumerate(got)}
+        noted["changed"] |= any(one != state for one in states)
         try:
-            state = [json.loads(json.dumps(said))]
+            state = [json.loads(json.dumps(kept))]
         except (TypeError, ValueError) as error:
-            return {"runs": noted, "no json": f"{type(said).__name__} ({error})", "changed": changed}
-    return {"runs": noted, "no json": "", "changed": changed}
+            return {**noted, "no json": f"{type(kept).__name__} ({error})"}
+    return noted
 
 
-def in_turn(data: Sequence[Any]) -> list[Any]:
-    """What each rank gets in a step; the last rank asks first."""
-    return [snapshot(one.next()) for one in reversed(data)][::-1]
-
-
-# What is right, and what goes wrong.
-
-
-@cache
-def order(seed: int, epoch: int, samples: int) -> list[int]:
-    return Random(f"{seed}/{epoch}").sample(range(samples), samples)
-
-
-Part = Callable[[Sequence[int], int, int], Sequence[int]]
-
-
-def neighbours(batch: Sequence[int], rank: int, ranks: int) -> Sequence[int]:
-    part = len(batch) // ranks
-    return batch[rank * part : (rank + 1) * part]
-
-
-def given(
-    samples: int,
-    seed: int,
-    run: Run,
-    at: int,
-    steps: int,
-    *,
-    part: Part = neighbours,
-    sample: Callable[[int, int, int], int] = lambda seed, at, samples: order(seed, at // samples, samples)[
-        at % samples
-    ],
-    place: Callable[[int, int, int], int] = lambda at, samples, batch: at,
-) -> Steps:
-    """What the ranks of a run get in so many steps, from place `at` on in the row of all samples."""
-    found = []
-    for _ in range(steps):
-        at = place(at, samples, run.batch)
-        batch = [sample(seed, one, samples) for one in range(at, at + run.batch)]
-        found.append([[*part(batch, rank, run.ranks)] for rank in range(run.ranks)])
-        at += run.batch
-    return found
-
-
-def whole_epochs(at: int, samples: int, batch: int) -> int:
-    """The next place at which a batch fits into its epoch."""
-    return at if at % samples + batch <= samples else (at // samples + 1) * samples
-
-
-FROM_THE_START: dict[str, dict[str, Any]] = {
-    "Each epoch has an order of its own": {"sample": lambda seed, at, samples: order(seed, 0, samples)[at % samples]},
-    "Rank r has the r-th part of the batch, neighbours, and not every N-th sample": {
-        "part": lambda batch, rank, ranks: batch[rank::ranks]
-    },
-    "Each rank gets the whole batch; a part is its own": {"part": lambda batch, rank, ranks: batch},
-    "Ranks ask in any order, and know nothing of each other: what do your objects share?": {
-        "part": lambda batch, rank, ranks: neighbours(batch, ranks - 1 - rank, ranks)
-    },
-    "All ranks get the same part": {"part": lambda batch, rank, ranks: neighbours(batch, 0, ranks)},
-    "An epoch's last samples are dropped; a batch goes on with the next epoch": {"place": whole_epochs},
-    "The samples come as they are numbered; `order` says which comes when": {
-        "sample": lambda seed, at, samples: at % samples
-    },
-    "The first epoch is number 0": {
-        "sample": lambda seed, at, samples: order(seed, at // samples + 1, samples)[at % samples]
-    },
-}
-
-
-def place_of(runs: Sequence[Run], number: int) -> int:
-    """How many samples all ranks have had before a run."""
-    return sum(run.steps * run.batch for run in runs[:number])
-
-
-def wrong_places(samples: int, runs: Sequence[Run], number: int) -> dict[str, int]:
-    """Where a run begins that goes on wrongly."""
-    at, run, before = place_of(runs, number), runs[number], runs[number - 1]
-    steps = sum(one.steps for one in runs[:number])
-    own = sum(one.steps * one.batch // one.ranks for one in runs[:number])
-    return {
-        "It begins with the first sample again: what is kept?": 0,
-        "What state() has returned goes on changing as the run goes on: return a copy": at + before.lost * before.batch,
-        "A step is skipped: the next one has not been given to anybody": at + before.batch,
-        "A step comes twice: what was given before the checkpoint is done": at - before.batch,
-        "A state that is kept as a number of steps, of another batch: count samples": steps * run.batch,
-        "It goes on where one rank's own samples end: count those of all ranks": own,
-        "A rank's own samples are counted, and there are other ranks now: count those of all ranks": own * run.ranks,
-        "The place in the epoch is kept, and which epoch it is gets lost": at % samples,
-        "The epoch is kept, and the place in it gets lost": at // samples * samples,
-        "It goes on with the next epoch, and the rest of this one gets lost": -(-at // samples) * samples,
-        "What the run before had itself been given as a state is forgotten": before.steps * before.batch,
-    }
-
-
-def run_right(number: int, which: Callable[[Sequence[Run], int], bool]) -> Test:
-    """The run of this number, where it is one of those that the claim is about."""
-
-    def test(case: Case, seen: Observation) -> str | None:
-        samples, seed, plain = case.args[0]
-        runs, noted = [Run(*one) for one in plain], seen.records[0].value["runs"]
-        if number >= min(len(runs), len(noted)) or not which(runs, number):
-            return None
-        run, got = runs[number], [*noted[number]["got"], *noted[number]["lost"]]
-        at, count = place_of(runs, number), len(got)
-        want = given(samples, seed, run, at, count)
-        if alike(got, want):
-            return None
-        step = next(step for step in range(count) if not alike(got[step], want[step]))
-        rank = next(rank for rank in range(run.ranks) if not alike(got[step][rank], want[step][rank]))
-        known = {says: given(samples, seed, run, at, count, **slip) for says, slip in FROM_THE_START.items()}
-        if number:
-            places = wrong_places(samples, runs, number)
-            known |= {says: given(samples, seed, run, begin, count) for says, begin in places.items() if begin >= 0}
-        look = "Which sample of the row of all epochs comes next?"
-        if step >= run.steps and number == 0:
-            look = "Asking for the state changes nothing"
-        if not isinstance(got[step][rank], list):
-            look = "Return a list of numbers"
-        said = f"in step {step + 1} of {nth(number)} rank {rank} gets {short(got[step][rank])}, and "
-        return f"{said}{short(want[step][rank])} is due. {named(known, lambda steps: alike(got, steps)) or look}"
-
-    return test
-
-
-def nth(number: int) -> str:
-    return ("the first run", "the run that goes on", "the run that goes on from that")[number]
-
-
-def alike_run(runs: Sequence[Run], number: int) -> bool:
-    return (runs[number].ranks, runs[number].batch) == (runs[number - 1].ranks, runs[number - 1].batch)
-
-
-def any_run(runs: Sequence[Run], number: int) -> bool:
-    return True
-
-
-def kept_as_json(case: Case, seen: Observation) -> str | None:
-    if said := seen.records[0].value["no json"]:
-        return f"state() returned a {said}: return what JSON can hold: numbers, texts, lists, dicts of texts"
-    return None
-
-
-def state_stays(case: Case, seen: Observation) -> str | None:
-    if not seen.records[0].value["changed"]:
-        return None
-    return "it changed the state that it was given, which belongs to the caller: work on a copy"
-
-
-# Cases.
-
-
-def case_of(rng: Random, samples: int, *runs: Run) -> Case:
-    shapes = ", then ".join(
-        f"{plural(run.steps, 'step')} of {run.batch} on {plural(run.ranks, 'rank')}" for run in runs
-    )
-    args = samples, rng.randint(0, 999), [(run.ranks, run.batch, run.steps, run.lost) for run in runs]
-    return Case([args], about=f"{samples} samples, {shapes}")
-
-
-def apart(rng: Random, make: Callable[[], tuple[int, list[Run]]]) -> Case:
-    """Of some draws the one in which most mistakes begin at other places."""
-
-    def told_apart(drawn: tuple[int, list[Run]]) -> int:
-        samples, runs = drawn
-        return sum(len({*wrong_places(samples, runs, at).values(), place_of(runs, at)}) for at in range(1, len(runs)))
-
-    samples, runs = max((make() for _ in range(20)), key=told_apart)
-    return case_of(rng, samples, *runs)
+def gets(args: tuple[Any, ...], got: Any, want: Any) -> str:
+    where = next(where for where in want if not alike(got[where], want[where]))
+    look = "" if isinstance(got[where], list) else ". Return a list of numbers"
+    return f"{where} gets {short(got[where])}, and {short(want[where])} is due{look}"
 
 
 def cases(rng: Random) -> list[Case]:
-    def some(least: int, most: int) -> int:
-        return rng.randint(least, most)
-
     def odd() -> int:
-        return 2 * some(6, 10) + 1
+        return 2 * rng.randint(6, 10) + 1
 
-    drawn: list[Callable[[], tuple[int, list[Run]]]] = [
+    some = rng.randint
+    kinds: list[Any] = [
         # A batch that divides an epoch, and one that does not.
-        lambda: (24, [Run(1, 4, some(7, 10), 2), Run(1, 4, 7)]),
-        lambda: (odd(), [Run(2, 6, some(4, 7), 3), Run(2, 6, 5)]),
-        lambda: (odd(), [Run(4, 8, some(3, 6), 1), Run(4, 8, some(2, 4)), Run(4, 8, 3)]),
-        # At the very end of an epoch, and before the first step.
-        lambda: (24, [Run(3, 6, 4, 1), Run(3, 6, 2), Run(3, 6, 3)]),
-        lambda: (odd(), [Run(2, 4, 0, 2), Run(2, 4, 2), Run(2, 4, 2)]),
+        (24, (1, 4, some(7, 10), 2), (1, 4, 7, 1)),
+        (odd(), (2, 6, some(4, 7), 3), (2, 6, 5, 1)),
+        (odd(), (4, 8, some(3, 6), 1), (4, 8, some(2, 4), 1), (4, 8, 3, 1)),
+        # At the very end of an epoch, and before the first step. Another case has as many samples, in other orders.
+        (24, (3, 6, 4, 1), (3, 6, 2, 1), (3, 6, 3, 1)),
+        (odd(), (2, 4, 0, 2), (2, 4, 2, 1), (2, 4, 2, 1)),
         # Other ranks.
-        lambda: (odd(), [Run(4, 12, some(2, 5), 2), Run(2, 12, some(1, 3)), Run(3, 12, 3)]),
-        lambda: (odd(), [Run(1, 6, some(5, 8), 1), Run(3, 6, some(1, 3)), Run(2, 6, 2)]),
+        (odd(), (4, 12, some(2, 5), 2), (2, 12, some(1, 3), 1), (3, 12, 3, 1)),
+        (odd(), (1, 6, some(5, 8), 1), (3, 6, some(1, 3), 1), (2, 6, 2, 1)),
         # Another batch.
-        lambda: (odd(), [Run(2, 8, some(3, 6), 1), Run(2, 4, some(2, 5)), Run(4, 8, 3)]),
-        lambda: (40, [Run(3, 6, some(7, 10), 2), Run(4, 12, some(1, 4)), Run(1, 5, 4)]),
+        (odd(), (2, 8, some(3, 6), 1), (2, 4, some(2, 5), 1), (4, 8, 3, 1)),
+        (40, (3, 6, some(7, 10), 2), (4, 12, some(1, 4), 1), (1, 5, 4, 1)),
         # Batches that are longer than an epoch.
-        lambda: (7, [Run(2, 16, some(2, 5), 1), Run(4, 16, some(1, 3)), Run(4, 20, 2)]),
-        lambda: (1, [Run(2, 2, 3), Run(1, 2, 2)]),
+        (7, (2, 16, some(2, 5), 1), (4, 16, some(1, 3), 1), (4, 20, 2, 1)),
+        (1, (2, 2, 3, 1), (1, 2, 2, 1)),
     ]
-    return [apart(rng, make) for make in drawn]
+    found = []
+    for (samples, *runs), seed in zip(kinds, rng.sample(range(1000), len(kinds)), strict=True):
+        of = [f"{steps} of {batch} on {plural(ranks, 'rank')}" for ranks, batch, steps, _ in runs]
+        found.append(Case([(samples, seed, runs)], about=f"{samples} samples, steps: {', then '.join(of)}"))
+    return found
 
 
 EXERCISE = Exercise(
     "ResumableData",
     cases,
     (
-        Claim("ranks get the samples in their order, from the first on", run_right(0, any_run)),
-        Claim("what is kept is JSON", kept_as_json),
-        Claim("a run that goes on gets what an undisturbed one would have had", run_right(1, alike_run)),
-        Claim("so does one with other ranks, or with another batch", run_right(1, any_run)),
-        Claim("and one that goes on from a run that went on", run_right(2, any_run)),
-        Claim("the state that it is given stays as it was", state_stays),
+        Claim("ranks get the samples in their order, from the first on", Single(NTH[0], LOOK, say=gets)),
+        Claim(
+            "what is kept is JSON",
+            never(
+                "no json", "state() returned a {it}: return what JSON can hold: numbers, texts, lists, dicts of texts"
+            ),
+        ),
+        Claim("a run that goes on gets what an undisturbed one would have had", Single(NTH[1], LOOK, say=gets)),
+        Claim("and one that goes on from a run that went on", Single(NTH[2], LOOK, say=gets)),
+        Claim(
+            "the state that it is given stays as it was",
+            never("changed", "it changed the state that it was given, which belongs to the caller: work on a copy"),
+        ),
     ),
     run=run_data,
     hints=(
         "Think of one row: all samples of epoch 0 in their order, then those of epoch 1, and so on. Where are we now?",
         "Place `at` of that row is order(seed, at // samples, samples)[at % samples]. One number says where all are.",
     ),
+    mistakes=MISTAKES,
+    without=frozenset(),
     text=TEXT,
     answer=(ResumableData,),
     points=2,
