@@ -146,9 +146,8 @@ def one_after_another(cases: Sequence[Case], plain: bool) -> list[Case]:
     for case in cases:
         if case.world == "lockstep" and not case.board:
             alike.setdefault(None if plain else (case.ranks, case.link), []).append(case)
-    about = "{}, after another call ({})"
     return [
-        replace(case, before=before, itself=case, about=about.format(case.about, before.about))
+        replace(case, before=before, itself=case, about=f"{case.about}, after another call ({before.about[:60]})")
         for group in alike.values()
         for before, case in pairwise(group)
     ]

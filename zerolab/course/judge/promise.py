@@ -39,8 +39,8 @@ def keeps(value: Any, promise: Any) -> bool:
     if origin is tuple and parts and parts[-1] is not Ellipsis:
         fits = isinstance(value, list | tuple) and len(value) == len(parts)
         return fits and all(keeps(one, part) for one, part in zip(value, parts, strict=True))
-    if origin in (list, tuple):
-        return isinstance(value, list | tuple) and all(keeps(one, parts[0]) for one in value)
+    if origin in (list, tuple) or promise is tuple:
+        return isinstance(value, list | tuple) and all(keeps(one, part) for part in parts[:1] for one in value)
     if origin is dict:
         return isinstance(value, dict) and all(keeps(one, parts[1]) for one in value.values())
     return isinstance(value, promise) if isinstance(promise, type) else True
