@@ -91,12 +91,12 @@ def mended_step(comm, params, main, gradient, scale: float, limit: float, rate: 
 
 
 MISTAKES = r"""
-One gradient has an inf, and the mean over the ranks with it
-    if not norm.isfinite():\n        return False => pass
 An inf or nan in one shard must stop the step on all ranks
     if not norm.isfinite():\n        return False => taken = bool(mean.isfinite().all())
     main -= => main -= 0 if not taken else
     return True => return taken
+One gradient has an inf, and the mean over the ranks with it
+    if not norm.isfinite():\n        return False => pass
 what it was: an update changes `main` itself, in place
     main -= rate => main = main - rate
 what an update gives of a step that is skipped: such a step changes nothing
