@@ -60,14 +60,10 @@ class LossScale:
 MISTAKES = r"""
 You double on the window-th clean step; the first one after an overflow, or of all, does not count
     if self.clean and self.clean % => if (self.clean + 1) %
-You double one step too late: after the first clean step, every window-th doubles
-    self.clean and self.clean % => self.clean > self.window and (self.clean - 1) %
 Once the window is full you double at every step; the next doubling is a window later
     self.clean % self.window == 0 => self.clean >= self.window
 After a doubling the next comes after `window` further steps: nothing is left out again
-    self.forgiven = 2 * self.scale, self.hysteresis - 1 => self.forgiven, self.clean = 2 * self.scale, self.hysteresis - 1, -1
-It never doubles
-    2 * self.scale => self.scale
+    self.clean += 1 => self.clean = 0 if self.clean and self.clean % self.window == 0 else self.clean + 1
 A doubling forgives: afterwards there are `hysteresis` overflows again before one halves
     2 * self.scale, self.hysteresis - 1 => 2 * self.scale, self.forgiven
 A clean step does not forgive; only a doubling does

@@ -56,10 +56,6 @@ Below zero you go down, too; it goes to the nearest, and of two equally near to 
     round(abs(value) / step) => abs(value // step)
 You send ties up, below zero, too; of two equally near, the even one is taken
     round(abs(value) / step) => abs(math.floor(value / step + 0.5))
-Subnormal numbers lie as far apart as the smallest normal ones, and yours are closer: 1 - bias is the end
-    1 - bias => -bias
-That number the format still has: what is 2**(bias + 1) or more is inf
-    (bias + 1) => bias
 You cut the rest off; it goes to the nearest
     round( => math.floor(
 You always go up, away from zero; it goes to the nearest

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
 
 from zerolab.course.exercises.mixed_precision.plain import GivesAlone
 from zerolab.course.judge.case import Case, plural
@@ -121,11 +120,6 @@ def cases(rng: Random) -> list[Case]:
     ]
 
 
-def bytes_said(args: tuple[Any, ...], got: Any, want: int) -> str:
-    whole = ". The number is right, but bytes are whole: divide with //" if got == want else ""
-    return f"you say {short(got)} bytes, and it is {want}{whole}"
-
-
 EXERCISE = Exercise(
     "state_bytes",
     cases,
@@ -134,7 +128,7 @@ EXERCISE = Exercise(
             "it is what the library predicts, for any mix of dtypes, stage and number of ranks",
             GivesAlone(
                 look="Write down one line a state: its bytes, and whether it is sharded at this stage",
-                say=bytes_said,
+                say=lambda args, got, want: f"you say {short(got)} bytes, and it is {want}",
                 each="at stage",
             ),
         ),
