@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from zerolab.collectives import Collectives, Link
-from zerolab.course.judge.case import Case, Observation, Record, plural
-from zerolab.course.judge.claims import call, each_rank, ring_bytes
+from zerolab.course.judge.case import Case, Record, plural
+from zerolab.course.judge.claims import call, each_rank, most_sent
 from zerolab.course.judge.draw import signed
 from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.model import Gives
@@ -51,31 +51,19 @@ Each knows of its own shards alone: they have to agree
     comm.all_reduce(torch.tensor([float(bad)])).item() > 0 => bad
 """
 Tensor = torch.Tensor
+Poison = tuple[int, int, int, float]
+"""(rank, bucket, element, value): what that rank's gradient has there."""
 LINK = Link(gbit_per_s=1, latency_us=20)
 LARGEST = 65_504.0
 LARGE = 48_000.0
 """Two of them are more than fp16 holds, one is not."""
 VOTE = "One rank's overflow is enough to stop all: how do you read the vote?"
 VOTES = "Several ranks may overflow at once: what do their votes add up to?"
+REVERSED = "It is the other way round: True means that there is an overflow"
 EMPTY = "Nobody's shard has an inf or nan: what do you make of a shard without elements?"
 FINITE = "A sum or a norm of many large numbers overflows by itself, and is no overflow: inf and nan alone are"
-WHY = {
-    "nothing overflows": "It is the other way round: True means that there is an overflow",
-    "all elements are inf": "Is inf an overflow for you, and do you look at a shard after its wait(), not before?",
-    "one element is inf": "One bad element among good ones is enough",
-    "one element of bucket 0 is inf": "Look at every bucket, not at one",
-    "brings inf": VOTE,
-    "brings nan": "A nan is an overflow, too, as inf minus inf: it is larger than nothing, and equal to nothing",
-    "brings -inf": "It may overflow downwards, too: -inf is not finite",
-    "the shards of two ranks have an inf": VOTES,
-    "one shard has an inf, the other a -inf": VOTES,
-    "256 elements of a shard are inf": "How far does what you send count?",
-    f"each rank brings a finite {LARGE:g}, and fp16 ends at {LARGEST:g}": VOTE,
-    "gradients are as large as fp16 has them, but all are finite": FINITE,
-    "some shards are empty, rank 1's alone has inf": VOTE,
-    "nothing overflows, some shards are empty": EMPTY,
-}
-"""What a wrong verdict has overlooked, by the end of what is said of the case."""
+LOOK = "Is inf an overflow for you, and do you look at a shard after its wait(), not before?"
+NAN = "A nan is an overflow, too, as inf minus inf: it is larger than nothing, and equal to nothing"
 
 
 class Waiting:
@@ -93,7 +81,7 @@ class Waiting:
 
 
 def run_check(
-    fn: Callable[..., Any], comm: Collectives, gradients: list[Tensor], late: bool, last_step: list[Tensor]
+    fn: Callable[..., Any], comm: Collectives, gradients: list[Tensor], late: bool, last_step: list[Tensor], why: str
 ) -> Any:
     """Start a reduction of each gradient, show memory that still holds the shards of the step before, and ask."""
     if late:
@@ -108,90 +96,79 @@ def run_check(
 
 
 def one_case(
-    rng: Random,
-    numels: Sequence[int],
-    ranks: int,
-    said: str,
-    poisons: Sequence[tuple[int, int, int, float]] = (),
-    **where: Any,
+    rng: Random, ranks: int, numels: Sequence[int], said: str, why: str, poisons: Sequence[Poison] = (), **where: Any
 ) -> Case:
-    """Gradients as they travel, divided by N already; each poison is (rank, bucket, element, value). Large ones have
-    sums over the ranks with which any other sum in fp16 overflows, over elements or of one number of each rank."""
+    """Gradients as they travel, divided by N already. Large ones have sums over the ranks with which any other sum in
+    fp16 overflows, over elements or of one number of each rank. `why` says what a wrong verdict has overlooked."""
     args: list[tuple[Any, ...]] = []
     for rank in range(ranks):
         gradients = [signed(rng, numel, torch.float16) for numel in numels]
-        if WHY[said] is FINITE:
+        if why is FINITE:
             gradients = [torch.full_like(gradient, LARGE / ranks if ranks > 1 else LARGEST) for gradient in gradients]
         for owner, bucket, element, value in poisons:
             if owner == rank:
                 gradients[bucket][element] = value
         old = [signed(rng, chunk_sizes(numel, ranks)[rank], torch.float16) for numel in numels]
-        args.append((gradients, rank == ranks - 1 and ranks > 1, old))
-    what = f"on {plural(ranks, 'rank')}, buckets of {list(numels)} elements"
-    if said.startswith("brings"):
-        what = f"{what}, to bucket {poisons[0][1]} rank {poisons[0][0]}"
-        return Case(args, about=f"{what} {said}", **where)
-    return Case(args, about=f"{what}, {said}", **where)
-
-
-def place(rng: Random, ranks: int, numel: int, shard: int) -> int:
-    """An element of a shard."""
-    start, stop = chunk_bounds(numel, ranks)[shard]
-    return rng.randrange(start, stop)
+        args.append((gradients, rank == ranks - 1 and ranks > 1, old, why))
+    about = f"on {plural(ranks, 'rank')}, buckets of {list(numels)} elements, {said}"
+    return Case(args, about=about, **({"link": LINK} | where))
 
 
 def cases(rng: Random) -> list[Case]:
     inf, nan = math.inf, math.nan
 
-    def numels(ranks: int, count: int = 3) -> list[int]:
-        return [rng.randint(ranks, 9) for _ in range(count)]
+    def numels(ranks: int) -> list[int]:
+        return [rng.randint(ranks, 9) for _ in range(3)]
 
-    def one(numels: Sequence[int], ranks: int, said: str, *poisons: tuple[int, int, int, float]) -> Case:
-        return one_case(rng, numels, ranks, said, poisons, link=LINK)
+    def one(ranks: int, numels: Sequence[int], said: str, why: str, *poisons: Poison) -> Case:
+        return one_case(rng, ranks, numels, said, why, poisons)
 
-    def poisoned(ranks: int, value: float, bucket: int = 1, board: bool = False, **where: Any) -> Case:
+    def place(ranks: int, numel: int, shard: int) -> int:
+        """An element of a shard."""
+        return rng.randrange(*chunk_bounds(numel, ranks)[shard])
+
+    def poisoned(ranks: int, value: float, why: str = VOTE, bucket: int = 1, **where: Any) -> Case:
         """One rank's gradient has a bad element in another rank's shard."""
-        sizes = [256] * 8 if board else numels(ranks)
-        owner = 2 if board else rng.randrange(ranks)
-        at = place(rng, ranks, sizes[bucket], (owner + 1) % ranks)
-        return one_case(rng, sizes, ranks, f"brings {value}", [(owner, bucket, at, value)], board=board, **where)
+        sizes = [256] * 8 if where.get("board") else numels(ranks)
+        owner = rng.randrange(ranks)
+        shard = (owner + 1) % ranks
+        poison = (owner, bucket, place(ranks, sizes[bucket], shard), value)
+        said = f"rank {owner} brings {value} to rank {shard}'s shard of bucket {bucket}"
+        return one_case(rng, ranks, sizes, said, why, [poison], **where)
 
     twice, summed = numels(3), numels(2)
-    both = [(0, bucket, place(rng, 3, twice[bucket], shard), inf) for bucket, shard in ((0, 1), (2, 2))]
-    spot = rng.randrange(summed[0])
+    both = [(0, bucket, place(3, twice[bucket], shard), inf) for bucket, shard in ((0, 1), (2, 2))]
+    finite = [(rank, 0, place(2, summed[0], 1), LARGE) for rank in range(2)]
     return [
         # One rank overflows in less and less: what overlooks it overlooks it whatever the others say.
-        one(numels(1), 1, "nothing overflows"),
-        one([6], 1, "all elements are inf", *[(0, 0, at, inf) for at in range(6)]),
-        one([8], 1, "one element is inf", (0, 0, rng.randrange(5), inf)),
-        one([8, 5, 6], 1, "one element of bucket 0 is inf", (0, 0, rng.randrange(5), inf)),
-        poisoned(2, inf, link=LINK),
-        poisoned(4, inf, 5, board=True, link=LINK),
-        poisoned(2, nan, link=LINK),
-        poisoned(2, -inf, link=LINK),
-        poisoned(3, inf, 0, link=LINK),
-        poisoned(4, nan, 2, link=LINK),
-        poisoned(5, inf, link=LINK),
-        one(twice, 3, "the shards of two ranks have an inf", *both),
-        one([4], 2, "one shard has an inf, the other a -inf", (0, 0, 0, inf), (0, 0, 3, -inf)),
-        one([512], 2, "256 elements of a shard are inf", *[(0, 0, at, inf) for at in range(256)]),
+        one(1, numels(1), "nothing overflows", REVERSED),
+        one(1, [6], "all elements are inf", LOOK, *[(0, 0, at, inf) for at in range(6)]),
+        one(1, [8], "one element is inf", "One bad element among good ones is enough", (0, 0, 4, inf)),
+        one(1, [8, 5, 6], "one element of bucket 0 is inf", "Look at every bucket, not at one", (0, 0, 3, inf)),
+        poisoned(2, inf),
+        poisoned(4, inf, bucket=5, board=True),
+        poisoned(2, nan, NAN),
+        poisoned(2, -inf, "It may overflow downwards, too: -inf is not finite"),
+        poisoned(3, inf, bucket=0),
+        poisoned(4, nan, NAN, bucket=2),
+        poisoned(5, inf),
+        one(3, twice, "the shards of two ranks have an inf", VOTES, *both),
+        one(2, [4], "one shard has an inf, the other a -inf", VOTES, (0, 0, 0, inf), (0, 0, 3, -inf)),
         one(
-            summed,
             2,
-            f"each rank brings a finite {LARGE:g}, and fp16 ends at {LARGEST:g}",
-            *[(rank, 0, spot, LARGE) for rank in range(2)],
+            [512],
+            "256 elements of a shard are inf",
+            "How far does what you send count?",
+            *[(0, 0, at, inf) for at in range(256)],
         ),
-        one(summed, 2, "nothing overflows"),
-        one([60, 70], 1, "gradients are as large as fp16 has them, but all are finite"),
-        one([60, 70], 3, "gradients are as large as fp16 has them, but all are finite"),
-        one([1, 2, 1], 4, "some shards are empty, rank 1's alone has inf", (1, 1, 1, inf)),
-        one([1, 2, 1], 4, "nothing overflows, some shards are empty"),
-        poisoned(2, inf, world="processes"),
+        one(2, summed, f"each rank brings a finite {LARGE:g}, and fp16 ends at {LARGEST:g}", VOTE, *finite),
+        one(2, summed, "nothing overflows", REVERSED),
+        one(1, [60, 70], "gradients are as large as fp16 has them, but all are finite", FINITE),
+        one(3, [60, 70], "gradients are large, but all are finite", FINITE),
+        one(4, [1, 2, 1], "rank 1's shard alone has inf, some shards are empty", VOTE, (1, 1, 1, inf)),
+        one(4, [1, 2, 1], "nothing overflows, some shards are empty", EMPTY),
+        poisoned(2, inf, world="processes", link=None),
     ]
-
-
-def overlooked(case: Case) -> str:
-    return next(words for said, words in WHY.items() if case.about.endswith(said))
 
 
 @each_rank
@@ -209,28 +186,17 @@ def one_vote(case: Case, rank: int, record: Record) -> str | None:
     return f"rank {rank} calls {call(calls[0])}: one number of each rank is enough"
 
 
-def vote_bytes(case: Case, seen: Observation) -> int:
-    """Bytes beside those of the reductions."""
-    due = [("reduce_scatter", gradient.numel()) for gradient in case.args[0][0]]
-    return max(record.nbytes - ring_bytes(due, 2, case.ranks, rank) for rank, record in enumerate(seen.records))
-
-
-def vote_target(case: Case) -> int:
-    """One number of at most eight bytes, which everybody else hears."""
-    return 8 * (case.ranks - 1)
-
-
 EXERCISE = Exercise(
     "agreed_overflow",
     cases,
     (
         Claim(
             "all ranks say the same: whether any shard has an inf or nan after its reduction",
-            Gives(look=overlooked, say=lambda args, got, want: f"says {got}, and {want} is due"),
+            Gives(look=lambda case: case.args[0][-1], say=lambda args, got, want: f"says {got}, and {want} is due"),
         ),
         Claim("one collective for all buckets, with one number of each rank", one_vote),
     ),
-    scores=(Score("bytes a rank sends to agree", vote_bytes, vote_target, "what is more than one number?"),),
+    scores=(Score("bytes a rank sends", most_sent, None, "what is more than one number?", slack=16),),
     hints=(
         "Three steps: wait, look at your own shards, vote.",
         "tensor.isfinite().all() is False for inf, -inf and nan alike, and True for a tensor without elements.",

@@ -59,10 +59,6 @@ the mean of its own gradients: nobody else's are in
     comm.reduce_scatter(total, average=True) => total.tensor_split(comm.size)[comm.rank]
 what the first micro-batch alone gives, divided by all
     total += gradient => pass
-what the last micro-batch alone gives, divided by all
-    total += gradient => total = gradient.to(add)
-a mean that is divided by one micro-batch too few
-    / micro_batches => / max(micro_batches - 1, 1)
 a mean without the first micro-batch: an iterator gives each gradient once
     .to(add) => .to(add) * 0
 what a sum in bf16 gives: micro-batches that come late are rounded away

@@ -54,12 +54,8 @@ math.log2 is rounded itself, and just below a power of two it gives that power: 
     math.frexp(value)[1] - 1 => math.floor(math.log2(abs(value) or 1.0))
 Below zero you go down, too; it goes to the nearest, and of two equally near to the even one
     round(abs(value) / step) => abs(value // step)
-You send ties up, below zero, too; of two equally near, the even one is taken
-    round(abs(value) / step) => abs(math.floor(value / step + 0.5))
 You cut the rest off; it goes to the nearest
     round( => math.floor(
-You always go up, away from zero; it goes to the nearest
-    round( => math.ceil(
 You send ties away from zero; of two equally near, the even one is taken, as Python's round() does
     round(abs(value) / step) => math.floor(abs(value) / step + 0.5)
 You send ties down; of two equally near, the even one is taken

@@ -67,8 +67,6 @@ You shard nothing; from stage 1 on a rank has only its shard of some states
     1 if stage >= sharded_from[state] else ranks => ranks
 You are a stage ahead: stage 0 shards nothing, stage 1 the optimizer's states
     stage >= => stage + 1 >=
-You are a stage behind: stage 1 shards the optimizer's states, stage 3 everything
-    stage >= => stage - 1 >=
 A whole state is padded, too
     shard * (1 if stage >= sharded_from[state] else ranks) => (shard if stage >= sharded_from[state] else numel)
 A shard is cut off: pad up to the next multiple of N
@@ -79,8 +77,6 @@ fp8 has one byte
     "fp8": 1 => "fp8": 2
 The one copy is the parameters, which are whole up to stage 2, and not the shard
     and state == "main_params" => and state == "params"
-That is what all ranks keep together; one rank is asked for
-    return sum => return ranks * sum
 """
 
 

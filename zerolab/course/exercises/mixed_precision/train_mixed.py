@@ -71,10 +71,6 @@ what rate * mean gives in bf16: convert the mean to fp32 first
     mean.float() => mean
 main parameters that were made from the bf16 ones in a step: those have lost the last bits
     main -= => main = params.tensor_split(comm.size)[comm.rank].float()\n        main -=
-main parameters that were made from the bf16 ones in the second step: those have lost the last bits
-    main -= => main = params.tensor_split(comm.size)[comm.rank].float() if _ else main\n        main -=
-what a rate gives that was rounded to bf16: it is a Python float
-    rate * => torch.tensor(rate).bfloat16().item() *
 what gradients give that are added: the step goes against them
     main -= => main +=
 what the sum of the gradients gives: take their mean
@@ -94,9 +90,6 @@ the main parameters as they began: does the update reach what you return?
     return params, main => return params, start.tensor_split(comm.size)[comm.rank].clone()
 the parameters as they began: it computes with the newest, so gather in every step
     comm.all_gather(main.bfloat16(), out=params) => pass
-    return params, main => return comm.all_gather(main.bfloat16(), len(start)), main
-new parameters in its own shard alone: it computes with the newest of all
-    comm.all_gather(main.bfloat16(), out=params) => params.tensor_split(comm.size)[comm.rank].copy_(main)
     return params, main => return comm.all_gather(main.bfloat16(), len(start)), main
 """
 Tensor = torch.Tensor
@@ -167,14 +160,14 @@ def rows(record: Record) -> list[Any]:
 
 
 def kinds(record: Record) -> list[str]:
-    return [f"{row.numel()} elements of {row.dtype}" if isinstance(row, Tensor) else short(row) for row in rows(record)]
+    return [f"{short(row)} and {getattr(row, 'dtype', 'no dtype')}" for row in rows(record)]
 
 
 def kinds_said(args: Any, got: list[str], want: list[str]) -> str:
     if len(got) != len(want):
         return f"calls backward {len(got)} times, and {len(want)} steps are due: a gradient for each step"
     other = next(kind for kind in got if kind != want[0])
-    return f"gives backward {other}, and {want[0]} are due: it computes with the whole model, in 16 bits"
+    return f"gives backward {other}, and {want[0]} is due: it computes with the whole model, in 16 bits"
 
 
 def held_target(case: Case) -> int:
