@@ -10,12 +10,5 @@ from zerolab.course.exercises.mixed_precision import (
     train_mixed,
 )
 
-EXERCISES = (
-    nearest.EXERCISE,
-    train_mixed.EXERCISE,
-    agreed_overflow.EXERCISE,
-    loss_scale.EXERCISE,
-    mean_gradient.EXERCISE,
-    mended_step.EXERCISE,
-    state_bytes.EXERCISE,
-)
+IN_ORDER = (nearest, train_mixed, agreed_overflow, loss_scale, mean_gradient, mended_step, state_bytes)
+EXERCISES = tuple(module.EXERCISE for module in IN_ORDER)

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from zerolab.collectives import Collectives, Link
-from zerolab.course.judge.case import Case, Observation, Record, plural
-from zerolab.course.judge.claims import Calls, call, each_rank, ring_bytes
+from zerolab.course.judge.case import Case, Record, plural
+from zerolab.course.judge.claims import call, each_rank, most_sent
 from zerolab.course.judge.draw import signed
 from zerolab.course.judge.exercise import Claim, Exercise, Score
-from zerolab.course.judge.same import short
+from zerolab.course.judge.model import Gives
 from zerolab.flat.layout import chunk_bounds, chunk_sizes
 from zerolab.ranks import spend
 
@@ -30,7 +30,7 @@ Return `True`, on *every* rank, if *any* element of *any* rank's shards is inf, 
 every rank. Use one collective for all buckets together, an `all_reduce` of one number or an `all_gather` of one from
 each rank. About four lines.
 
-The check draws 1 to 4 ranks, empty shards, and inf, -inf or nan from any rank in any bucket, in one shard or in
+The check draws 1 to 5 ranks, empty shards, and inf, -inf or nan from any rank in any bucket, in one shard or in
 several. Two gradients may be finite and their sum not: the shard then has an inf, and that is an overflow. And all
 sums may be finite but as large as fp16 has them: what *you* add up must not overflow then.
 """
@@ -46,214 +46,129 @@ def agreed_overflow(comm, shards: list[torch.Tensor], handles: list) -> bool:
     ### END SOLUTION
 
 
+MISTAKES = """
+Each knows of its own shards alone: they have to agree
+    comm.all_reduce(torch.tensor([float(bad)])).item() > 0 => bad
+"""
 Tensor = torch.Tensor
 Poison = tuple[int, int, int, float]
 """(rank, bucket, element, value): what that rank's gradient has there."""
 LINK = Link(gbit_per_s=1, latency_us=20)
-LATE_SECONDS = 1e-3
-EMPTY = "Nobody's shard has an inf or nan: what do you make of a shard without elements?"
-REVERSED = "It is the other way round: True means that there is an overflow"
 LARGEST = 65_504.0
 LARGE = 48_000.0
 """Two of them are more than fp16 holds, one is not."""
-
-
-class Reductions:
-    """Reductions under way. Calls of a rank end in order, so whoever waits for one has waited for those before it; only
-    then are their results put where the caller looks for them."""
-
-    def __init__(self, comm: Collectives, gradients: Sequence[Tensor], shards: Sequence[Tensor]) -> None:
-        self.shards = shards
-        # A reduction writes over its input.
-        self.handles = [comm.reduce_scatter_async(gradient.clone()) for gradient in gradients]
-        self.waited = 0
-
-    def wait(self, index: int) -> Tensor:
-        while self.waited <= index:
-            self.shards[self.waited].copy_(self.handles[self.waited].wait())
-            self.waited += 1
-        return self.shards[index]
+VOTE = "One rank's overflow is enough to stop all: how do you read the vote?"
+VOTES = "Several ranks may overflow at once: what do their votes add up to?"
+REVERSED = "It is the other way round: True means that there is an overflow"
+EMPTY = "Nobody's shard has an inf or nan: what do you make of a shard without elements?"
+FINITE = "A sum or a norm of many large numbers overflows by itself, and is no overflow: inf and nan alone are"
+LOOK = "Is inf an overflow for you, and do you look at a shard after its wait(), not before?"
+NAN = "A nan is an overflow, too, as inf minus inf: it is larger than nothing, and equal to nothing"
 
 
 class Waiting:
-    """The handle of one of them."""
+    """A reduction under way. Calls of a rank end in order, so whoever waits for one has waited for those before it;
+    only then are their results put where the caller looks for them."""
 
-    def __init__(self, reductions: Reductions, index: int) -> None:
-        self._reductions, self._index = reductions, index
+    def __init__(self, shards: Sequence[Tensor], running: list[Any], left: int) -> None:
+        self.shards, self.running, self.left = shards, running, left
 
     def wait(self) -> Tensor:
-        return self._reductions.wait(self._index)
+        """Until no more than so many are left."""
+        while len(self.running) > self.left:
+            self.shards[-len(self.running)].copy_(self.running.pop(0).wait())
+        return self.shards[-self.left - 1]
 
 
 def run_check(
-    fn: Callable[..., Any], comm: Collectives, gradients: list[Tensor], late: bool, last_step: list[Tensor]
+    fn: Callable[..., Any], comm: Collectives, gradients: list[Tensor], late: bool, last_step: list[Tensor], why: str
 ) -> Any:
     """Start a reduction of each gradient, show memory that still holds the shards of the step before, and ask."""
     if late:
-        spend(LATE_SECONDS)
+        spend(1e-3)
     shards = [old.clone() for old in last_step]
-    reductions = Reductions(comm, gradients, shards)
-    verdict = fn(comm, shards, [Waiting(reductions, index) for index in range(len(shards))])
-    waited = reductions.waited
-    for handle in reductions.handles:
-        handle.wait()
-    return {"verdict": verdict, "waited": waited}
+    # A reduction writes over its input.
+    running = [comm.reduce_scatter_async(gradient.clone()) for gradient in gradients]
+    handles = [Waiting(shards, running, left) for left in reversed(range(len(shards)))]
+    verdict = fn(comm, shards, handles)
+    handles[-1].wait()
+    return verdict
 
 
 def one_case(
-    rng: Random,
-    ranks: int,
-    numels: Sequence[int],
-    poisons: Sequence[Poison],
-    said: str,
-    world: str = "lockstep",
-    large: bool = False,
-    board: bool = False,
+    rng: Random, ranks: int, numels: Sequence[int], said: str, why: str, poisons: Sequence[Poison] = (), **where: Any
 ) -> Case:
-    """Gradients as they travel, divided by N already. With `large`, their sums over the ranks are so large that an fp16
-    sum of anything more, over elements or of one number of each rank, would overflow."""
+    """Gradients as they travel, divided by N already. Large ones have sums over the ranks with which any other sum in
+    fp16 overflows, over elements or of one number of each rank. `why` says what a wrong verdict has overlooked."""
     args: list[tuple[Any, ...]] = []
     for rank in range(ranks):
         gradients = [signed(rng, numel, torch.float16) for numel in numels]
-        if large:
+        if why is FINITE:
             gradients = [torch.full_like(gradient, LARGE / ranks if ranks > 1 else LARGEST) for gradient in gradients]
         for owner, bucket, element, value in poisons:
             if owner == rank:
                 gradients[bucket][element] = value
         old = [signed(rng, chunk_sizes(numel, ranks)[rank], torch.float16) for numel in numels]
-        args.append((gradients, rank == ranks - 1 and ranks > 1, old))
-    what = "8 buckets of 256 elements" if board else f"buckets of {list(numels)} elements"
-    link = LINK if world == "lockstep" else None
-    return Case(args, world, f"on {plural(ranks, 'rank')}, {what}, {said}", link, board)
-
-
-def place(rng: Random, ranks: int, numel: int, shard: int) -> int:
-    """An element of a shard."""
-    start, stop = chunk_bounds(numel, ranks)[shard]
-    return rng.randrange(start, stop)
-
-
-def poisoned(
-    rng: Random, ranks: int, value: float, name: str, bucket: int = 1, world: str = "lockstep", board: bool = False
-) -> Case:
-    """One rank's gradient has a bad element in another rank's shard."""
-    numels = [256] * 8 if board else [rng.randint(ranks, 9) for _ in range(3)]
-    owner = rng.randrange(ranks)
-    shard = (owner + 1) % ranks
-    if board:
-        owner, shard = 2, 3
-    said = f"rank {owner} brings {name} to rank {shard}'s shard of bucket {bucket}"
-    at = place(rng, ranks, numels[bucket], shard)
-    return one_case(rng, ranks, numels, [(owner, bucket, at, value)], said, world, board=board)
-
-
-ALL, ONE, FIRST = "all elements are inf", "one element is inf", "one element of bucket 0 is inf"
-CLEAN = "nothing overflows"
-
-
-def alone(rng: Random) -> list[Case]:
-    """One rank overflows in less and less: what overlooks it overlooks it whatever the others say."""
-    every: list[Poison] = [(0, 0, at, math.inf) for at in range(6)]
-    one: list[Poison] = [(0, 0, rng.randrange(5), math.inf)]
-    return [
-        one_case(rng, 1, [rng.randint(2, 9) for _ in range(3)], [], CLEAN),
-        one_case(rng, 1, [6], every, ALL),
-        one_case(rng, 1, [8], one, ONE),
-        one_case(rng, 1, [8, 5, 6], one, FIRST),
-    ]
+        args.append((gradients, rank == ranks - 1 and ranks > 1, old, why))
+    about = f"on {plural(ranks, 'rank')}, buckets of {list(numels)} elements, {said}"
+    return Case(args, about=about, **({"link": LINK} | where))
 
 
 def cases(rng: Random) -> list[Case]:
-    def numels(ranks: int, count: int = 3) -> list[int]:
-        return [rng.randint(ranks, 9) for _ in range(count)]
-
     inf, nan = math.inf, math.nan
-    twice = numels(3)
-    both: list[Poison] = [(0, 0, place(rng, 3, twice[0], 1), inf), (0, 2, place(rng, 3, twice[2], 2), inf)]
-    summed = numels(2)
-    spot = rng.randrange(summed[0])
-    sums: list[Poison] = [(rank, 0, spot, LARGE) for rank in range(2)]
-    bare = [1, 2, 1]
+
+    def numels(ranks: int) -> list[int]:
+        return [rng.randint(ranks, 9) for _ in range(3)]
+
+    def one(ranks: int, numels: Sequence[int], said: str, why: str, *poisons: Poison) -> Case:
+        return one_case(rng, ranks, numels, said, why, poisons)
+
+    def place(ranks: int, numel: int, shard: int) -> int:
+        """An element of a shard."""
+        return rng.randrange(*chunk_bounds(numel, ranks)[shard])
+
+    def poisoned(ranks: int, value: float, why: str = VOTE, bucket: int = 1, **where: Any) -> Case:
+        """One rank's gradient has a bad element in another rank's shard."""
+        sizes = [256] * 8 if where.get("board") else numels(ranks)
+        owner = rng.randrange(ranks)
+        shard = (owner + 1) % ranks
+        poison = (owner, bucket, place(ranks, sizes[bucket], shard), value)
+        said = f"rank {owner} brings {value} to rank {shard}'s shard of bucket {bucket}"
+        return one_case(rng, ranks, sizes, said, why, [poison], **where)
+
+    twice, summed = numels(3), numels(2)
+    both = [(0, bucket, place(3, twice[bucket], shard), inf) for bucket, shard in ((0, 1), (2, 2))]
+    finite = [(rank, 0, place(2, summed[0], 1), LARGE) for rank in range(2)]
     return [
-        *alone(rng),
-        poisoned(rng, 2, inf, "inf"),
-        poisoned(rng, 4, inf, "inf", bucket=5, board=True),
-        poisoned(rng, 2, nan, "nan"),
-        poisoned(rng, 2, -inf, "-inf"),
-        poisoned(rng, 3, inf, "inf", bucket=0),
-        poisoned(rng, 4, nan, "nan", bucket=2),
-        one_case(rng, 3, twice, both, "the shards of two ranks have an inf"),
-        one_case(rng, 2, [4], [(0, 0, 0, inf), (0, 0, 3, -inf)], "one shard has an inf, the other a -inf"),
-        one_case(rng, 2, [512], [(0, 0, at, inf) for at in range(256)], "256 elements of a shard are inf"),
-        one_case(rng, 2, summed, sums, f"each rank brings a finite {LARGE:g}, and fp16 ends at {LARGEST:g}"),
-        one_case(rng, 2, numels(2), [], CLEAN),
-        one_case(rng, 1, [60, 70], [], "gradients are as large as fp16 has them, but all are finite", large=True),
-        one_case(rng, 3, [60, 70], [], "gradients are large, but all are finite", large=True),
-        one_case(rng, 4, bare, [(1, 1, 1, inf)], "rank 1's shard alone has inf, some shards are empty"),
-        one_case(rng, 4, bare, [], "nothing overflows, some shards are empty"),
-        poisoned(rng, 2, inf, "inf", world="processes"),
+        # One rank overflows in less and less: what overlooks it overlooks it whatever the others say.
+        one(1, numels(1), "nothing overflows", REVERSED),
+        one(1, [6], "all elements are inf", LOOK, *[(0, 0, at, inf) for at in range(6)]),
+        one(1, [8], "one element is inf", "One bad element among good ones is enough", (0, 0, 4, inf)),
+        one(1, [8, 5, 6], "one element of bucket 0 is inf", "Look at every bucket, not at one", (0, 0, 3, inf)),
+        poisoned(2, inf),
+        poisoned(4, inf, bucket=5, board=True),
+        poisoned(2, nan, NAN),
+        poisoned(2, -inf, "It may overflow downwards, too: -inf is not finite"),
+        poisoned(3, inf, bucket=0),
+        poisoned(4, nan, NAN, bucket=2),
+        poisoned(5, inf),
+        one(3, twice, "the shards of two ranks have an inf", VOTES, *both),
+        one(2, [4], "one shard has an inf, the other a -inf", VOTES, (0, 0, 0, inf), (0, 0, 3, -inf)),
+        one(
+            2,
+            [512],
+            "256 elements of a shard are inf",
+            "How far does what you send count?",
+            *[(0, 0, at, inf) for at in range(256)],
+        ),
+        one(2, summed, f"each rank brings a finite {LARGE:g}, and fp16 ends at {LARGEST:g}", VOTE, *finite),
+        one(2, summed, "nothing overflows", REVERSED),
+        one(1, [60, 70], "gradients are as large as fp16 has them, but all are finite", FINITE),
+        one(3, [60, 70], "gradients are large, but all are finite", FINITE),
+        one(4, [1, 2, 1], "rank 1's shard alone has inf, some shards are empty", VOTE, (1, 1, 1, inf)),
+        one(4, [1, 2, 1], "nothing overflows, some shards are empty", EMPTY),
+        poisoned(2, inf, world="processes", link=None),
     ]
-
-
-def overflows(case: Case) -> list[bool]:
-    """Whether each rank's own shards have an inf or nan after the reduction."""
-    means = [torch.stack(parts).sum(0) for parts in zip(*(args[0] for args in case.args), strict=True)]
-    return [
-        any(not mean.tensor_split(case.ranks)[rank].isfinite().all() for mean in means) for rank in range(case.ranks)
-    ]
-
-
-def agreed(case: Case, seen: Observation) -> str | None:
-    own = overflows(case)
-    want = any(own)
-    got = [record.value["verdict"] for record in seen.records]
-    if all(value is want for value in got):
-        return None
-    for rank, value in enumerate(got):
-        if not isinstance(value, bool):
-            return f"rank {rank} returned {short(value)}, and True or False is due"
-    said = f"the ranks say {got if case.ranks > 1 else got[0]}, and {want} is due"
-    if case.ranks > 1 and got == own:
-        return f"{said}. Each knows of its own shards alone: they have to agree"
-    if not want and all(got) and "large" not in case.about:
-        empty = any(numel < case.ranks for numel in map(len, case.args[0][0]))
-        return f"{said}. {EMPTY if empty else REVERSED}"
-    if min(record.value["waited"] for record in seen.records) < len(case.args[0][0]) and want:
-        return f"{said}. A shard holds the last step's numbers until its reduction has ended: what says that it has?"
-    if len(set(got)) > 1:
-        return f"{said}. They do not agree: who tells whom?"
-    return f"{said}. {why(case, want, own)}"
-
-
-OVERLOOKED = {
-    ALL: "Is inf an overflow for you, and do you look at a shard after its wait(), not before?",
-    ONE: "One bad element among good ones is enough",
-    FIRST: "Look at every bucket, not at one",
-}
-
-
-def why(case: Case, want: bool, own: Sequence[bool]) -> str:
-    """What a wrong verdict on all ranks has overlooked, by the case."""
-    if not want and "large" in case.about:
-        return "A sum or a norm of many large numbers overflows by itself, and is no overflow: inf and nan alone are"
-    if not want:
-        return EMPTY
-    for about, look in OVERLOOKED.items():
-        if case.about.endswith(about):
-            return look
-    if "256" in case.about:
-        return "How far does what you send count?"
-    if sum(own) > 1:
-        return "Several ranks may overflow at once: what do their votes add up to?"
-    if "nan" in case.about:
-        return "A nan is an overflow, too, as inf minus inf: it is larger than nothing, and equal to nothing"
-    if "-inf" in case.about:
-        return "It may overflow downwards, too: -inf is not finite"
-    return "One rank's overflow is enough to stop all: how do you read the vote?"
-
-
-def vote(case: Case) -> list[Calls]:
-    return [[("all_reduce", 1)], [("all_gather", case.ranks)]]
 
 
 @each_rank
@@ -261,43 +176,35 @@ def one_vote(case: Case, rank: int, record: Record) -> str | None:
     """After the reductions, one collective with one number of each rank."""
     buckets = len(case.args[0][0])
     calls = record.calls[buckets:]
-    if calls in vote(case):
+    if calls in ([("all_reduce", 1)], [("all_gather", case.ranks)]):
         return None
     if not calls:
         return f"rank {rank} calls no collective, so it cannot know of the others"
-    if len(calls) == buckets > 1:
+    if len(calls) > 1:
         said = f"rank {rank} calls {plural(len(calls), 'collective')} for {plural(buckets, 'bucket')}"
         return f"{said}: one vote is enough for all of them"
-    if len(calls) > 1:
-        return f"rank {rank} calls {len(calls)} collectives: one is enough"
     return f"rank {rank} calls {call(calls[0])}: one number of each rank is enough"
-
-
-def vote_bytes(case: Case, seen: Observation) -> int:
-    """Bytes beside those of the reductions."""
-    due = [("reduce_scatter", gradient.numel()) for gradient in case.args[0][0]]
-    return max(record.nbytes - ring_bytes(due, 2, case.ranks, rank) for rank, record in enumerate(seen.records))
-
-
-def vote_target(case: Case) -> int:
-    """One number of at most eight bytes, which everybody else hears."""
-    return 8 * (case.ranks - 1)
 
 
 EXERCISE = Exercise(
     "agreed_overflow",
     cases,
     (
-        Claim("all ranks say the same: whether any shard has an inf or nan after its reduction", agreed),
+        Claim(
+            "all ranks say the same: whether any shard has an inf or nan after its reduction",
+            Gives(look=lambda case: case.args[0][-1], say=lambda args, got, want: f"says {got}, and {want} is due"),
+        ),
         Claim("one collective for all buckets, with one number of each rank", one_vote),
     ),
-    scores=(Score("bytes a rank sends to agree", vote_bytes, vote_target, "what is more than one number?"),),
+    scores=(Score("bytes a rank sends", most_sent, None, "what is more than one number?", slack=16),),
     hints=(
         "Three steps: wait, look at your own shards, vote.",
         "tensor.isfinite().all() is False for inf, -inf and nan alike, and True for a tensor without elements.",
         "A tensor with one number, 1 or 0, summed over the ranks: more than 0 means that somebody overflows.",
     ),
     run=run_check,
+    mistakes=MISTAKES,
+    without=frozenset({"dtype"}),
     text=TEXT,
     answer=(agreed_overflow,),
     points=2,

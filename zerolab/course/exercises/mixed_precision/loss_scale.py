@@ -1,17 +1,16 @@
-"""The exercise of lesson 06 on the loss scale. What is right is `zerolab.precision.LossScaler`, the library's own."""
+"""The exercise of lesson 06 on the loss scale."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from zerolab.course.judge.case import Case, Observation
+from zerolab.course.exercises.mixed_precision.plain import GivesAlone
+from zerolab.course.judge.case import Case
 from zerolab.course.judge.exercise import Claim, Exercise
-from zerolab.course.judge.same import short
-from zerolab.precision import LossScaler
-from zerolab.precision.scaler import ScaleError
+from zerolab.course.judge.mistakes import NEARLY
+from zerolab.course.judge.same import alike, short
 
 TEXT = """
 The scale finds its height
@@ -58,151 +57,78 @@ class LossScale:
     ### END SOLUTION
 
 
-RAISED = "OverflowError"
-BESIDE = "a second one beside it: does one know of the other's steps?"
-Course = list[Any]
-"""The scale after each step, or [the error's name, the scale] where update() raised."""
+MISTAKES = r"""
+You double on the window-th clean step; the first one after an overflow, or of all, does not count
+    if self.clean and self.clean % => if (self.clean + 1) %
+Once the window is full you double at every step; the next doubling is a window later
+    self.clean % self.window == 0 => self.clean >= self.window
+After a doubling the next comes after `window` further steps: nothing is left out again
+    self.clean += 1 => self.clean = 0 if self.clean and self.clean % self.window == 0 else self.clean + 1
+A doubling forgives: afterwards there are `hysteresis` overflows again before one halves
+    2 * self.scale, self.hysteresis - 1 => 2 * self.scale, self.forgiven
+A clean step does not forgive; only a doubling does
+    self.clean += 1 => self.clean, self.forgiven = self.clean + 1, self.hysteresis - 1
+The first hysteresis - 1 overflows are forgiven: they do not halve
+    0, hysteresis - 1 => 0, 0
+    2 * self.scale, self.hysteresis - 1 => 2 * self.scale, 0
+The hysteresis-th overflow halves; you forgive that one, too
+    0, hysteresis - 1 => 0, hysteresis
+    2 * self.scale, self.hysteresis - 1 => 2 * self.scale, self.hysteresis
+Once one has halved, every further overflow halves, too, until the scale doubles
+    max(self.forgiven - 1, 0), 0 => (self.forgiven or self.hysteresis) - 1, 0
+An overflow that is forgiven is no clean step: the row of clean steps ends there, too
+    max(self.forgiven - 1, 0), 0 => max(self.forgiven - 1, 0), self.clean if self.forgiven else 0
+An overflow ends the row of clean steps: the count begins again
+    max(self.forgiven - 1, 0), 0 => max(self.forgiven - 1, 0), self.clean
+The scale is never below min_scale
+    and self.scale == self.min_scale => and False
+    max(self.scale / 2, self.min_scale) => self.scale / 2
+An overflow that should halve a scale which is at min_scale raises OverflowError
+    and self.scale == self.min_scale => and False
+At the floor, too, an overflow that is forgiven is forgiven
+    not self.forgiven and =>
+Half of a scale need not be a whole number: divide with /
+    self.scale / 2 => self.scale // 2
+An OverflowError changes nothing, so the clean steps go on counting
+    raise => self.clean = 0\n            raise
+Raise before you change anything
+    raise => self.scale /= 2\n            raise
+Where half would be less than min_scale, the scale becomes min_scale; the end comes after that
+    self.scale == self.min_scale => self.scale / 2 < self.min_scale
+"""
 OTHERS = (ValueError, RuntimeError, ArithmeticError, AssertionError)
 """What people raise in the place of an OverflowError, which is one of them."""
 
 
-def follow(scaler: Any, steps: Sequence[bool], *errors: type[Exception]) -> Course:
-    """The scale at the start and after each step; it goes on after an error."""
-    course: Course = [scaler.scale]
+def follow(scaler: Any, steps: Sequence[bool]) -> list[Any]:
+    """After each step the scale, or, where update() raised, [the error's name, the scale]; it goes on after that."""
+    course: list[Any] = []
     for overflow in steps:
         try:
             scaler.update(overflow)
             course.append(scaler.scale)
         except NotImplementedError:
             raise
-        except errors as raised:
-            named = RAISED if errors == (ScaleError,) else type(raised).__name__
-            course.append([named, scaler.scale])
+        except OTHERS as raised:
+            course.append([type(raised).__name__, scaler.scale])
     return course
 
 
 def run_scaler(fn: Callable[..., Any], comm: Any, settings: dict[str, Any], steps: list[bool]) -> Any:
-    """The course of one alone, and of one beside which another goes its way."""
-    alone = follow(made(fn, settings), steps, *OTHERS)
-    one, other = made(fn, settings), made(fn, settings)
-    beside: Course = [one.scale]
+    """The scales of one alone, and of one beside which another goes its way."""
+
+    def made() -> Any:
+        try:
+            return fn(**settings)
+        except TypeError:  # whatever its parameters are called
+            return fn(*settings.values())
+
+    scaler, one, other = made(), made(), made()
+    alone, beside = [scaler.scale, *follow(scaler, steps)], [one.scale]
     for overflow in steps:
-        beside += follow(one, [overflow], *OTHERS)[1:]
-        follow(other, [not overflow], *OTHERS)
-    return [alone, beside]
-
-
-def made(fn: Callable[..., Any], settings: dict[str, Any]) -> Any:
-    """A scaler, whatever its parameters are called."""
-    try:
-        return fn(**settings)
-    except TypeError:
-        return fn(*settings.values())
-
-
-@dataclass
-class Rule:
-    """The rule with a mistake or none, in our own words for it."""
-
-    initial_power: int
-    window: int
-    hysteresis: int
-    min_scale: float
-    mistakes: frozenset[str] = field(default_factory=frozenset)
-
-    def __post_init__(self) -> None:
-        self.scale: Any = 2.0**self.initial_power
-        self.clean, self.left = 0, self.hysteresis
-        # Where the scale would be without a floor, since it was last at or above it.
-        self.below: Any = self.scale
-
-    def update(self, overflow: bool) -> None:
-        wrong = self.mistakes
-        if overflow:
-            self.overflow()
-            return
-        doubles = self.clean > 0 and self.clean % self.window == 0
-        if "early" in wrong:
-            doubles = (self.clean + 1) % self.window == 0
-        if "late" in wrong:
-            doubles = self.clean > self.window and (self.clean - 1) % self.window == 0
-        if "always" in wrong:
-            doubles = self.clean >= self.window
-        if "anew" in wrong and doubles:
-            # The count begins again, as it did at the start, so that one more step passes each time.
-            self.clean = -1
-        if doubles:
-            begun = self.below if "power kept" in wrong else self.scale
-            self.scale = max(begun * (1.0 if "never" in wrong else 2.0), self.scale)
-            self.below = begun * 2.0
-            if "no refill" not in wrong:
-                self.left = self.hysteresis
-        if "clean refill" in wrong:
-            self.left = self.hysteresis
-        self.clean += 1
-
-    def overflow(self) -> None:
-        wrong = self.mistakes
-        if "floor first" in wrong and self.scale == self.min_scale:
-            raise OverflowError
-        if self.left > 1 and "no hysteresis" not in wrong:
-            self.left -= 1
-            if not wrong & {"forgiven goes on", "goes on"}:
-                self.clean = 0
-            return
-        if "spent" in wrong and self.left == 1:
-            self.left = 0
-            self.clean = 0
-            return
-        at_floor = self.scale < 2 * self.min_scale if "no landing" in wrong else self.scale == self.min_scale
-        if at_floor and "no floor" not in wrong and "stays" not in wrong:
-            if "row ends" in wrong:
-                self.clean = 0
-            raise OverflowError
-        lower = self.scale // 2 if "whole" in wrong else self.scale / (4 if "quarter" in wrong else 2)
-        self.below = lower
-        self.scale = lower if "no floor" in wrong else max(lower, self.min_scale)
-        if "refill" in wrong:
-            self.left = self.hysteresis
-        if "goes on" not in wrong:
-            self.clean = 0
-
-
-MISTAKES = {
-    "early": "You double on the window-th clean step; the first one after an overflow, or of all, does not count",
-    "late": "You double one step too late: after the first clean step, every window-th doubles",
-    "always": "Once the window is full you double at every step; the next doubling is a window later",
-    "anew": "After a doubling the next comes after `window` further steps: nothing is left out again",
-    "never": "It never doubles",
-    "no refill": "A doubling forgives: afterwards there are `hysteresis` overflows again before one halves",
-    "clean refill": "A clean step does not forgive; only a doubling does",
-    "no hysteresis": "The first hysteresis - 1 overflows are forgiven: they do not halve",
-    "spent": "The hysteresis-th overflow halves; you forgive that one, too",
-    "refill": "Once one has halved, every further overflow halves, too, until the scale doubles",
-    "forgiven goes on": "An overflow that is forgiven is no clean step: the row of clean steps ends there, too",
-    "goes on": "An overflow ends the row of clean steps: the count begins again",
-    "quarter": "An overflow halves",
-    "no floor": "The scale is never below min_scale",
-    "stays": "An overflow that should halve a scale which is at min_scale raises OverflowError",
-}
-
-
-ELSEWHERE = {
-    "floor first": "At the floor, too, an overflow that is forgiven is forgiven",
-    "no landing": "Where half would be less than min_scale, the scale becomes min_scale; the end comes after that",
-    "whole": "Half of a scale need not be a whole number: divide with /",
-    "power kept": "A doubling doubles the scale as it is, at a floor that is no power of two, too",
-    "row ends": "An OverflowError changes nothing, so the clean steps go on counting",
-}
-"""Mistakes that show only at some floors: where the scale begins, or which is no power of two."""
-
-
-def course_of(settings: dict[str, Any], steps: Sequence[bool], mistake: str = "") -> Course:
-    return follow(Rule(**settings, mistakes=frozenset([mistake])), steps, OverflowError)
-
-
-def library(settings: dict[str, Any], steps: Sequence[bool]) -> Course:
-    return follow(LossScaler(**settings), steps, ScaleError)
+        beside += follow(one, [overflow])
+        follow(other, [not overflow])
+    return {"alone": alone, "beside": beside}
 
 
 def drawn(rng: Random) -> tuple[dict[str, Any], list[bool]]:
@@ -220,18 +146,8 @@ def drawn(rng: Random) -> tuple[dict[str, Any], list[bool]]:
     return settings, steps
 
 
-def telling(rng: Random) -> tuple[dict[str, Any], list[bool]]:
-    """A course on which all mistakes show, each in its own way."""
-    while True:
-        settings, steps = drawn(rng)
-        courses = [library(settings, steps), *(course_of(settings, steps, mistake) for mistake in MISTAKES)]
-        if len({str(course) for course in courses}) == len(courses):
-            return settings, steps
-
-
 def cases(rng: Random) -> list[Case]:
-    tried = [telling(rng) for _ in range(2)]
-    tried += [drawn(rng) for _ in range(2)]
+    tried = [drawn(rng) for _ in range(4)]
     settings, steps = drawn(rng)
     # Halves that are no whole numbers.
     tried.append((settings | {"min_scale": 0.25}, steps))
@@ -248,58 +164,42 @@ def cases(rng: Random) -> list[Case]:
     return [Case([args], about=", ".join(f"{name} {value:g}" for name, value in args[0].items())) for args in tried]
 
 
-def right(case: Case, seen: Observation) -> str | None:
-    settings, steps = case.args[0]
-    want = library(settings, steps)
-    got, beside = seen.records[0].value
-    if got == want:
-        return None if beside == want else f"alone it is right, and wrong with {BESIDE}"
-    if not isinstance(got, list) or any(isinstance(value, bool) or not plain(value) for value in got):
-        return f"scale is {short(got[0] if isinstance(got, list) else got)}, and a number is due"
-    at = next(at for at, value in enumerate(got) if value != want[at])
+def went(args: tuple[Any, ...], got: list[Any], want: list[Any]) -> str:
+    at = next(at for at, due in enumerate(want) if not alike(got[at], due, NEARLY))
     if not at:
         return f"it begins with scale {short(got[0])}, and 2 ** initial_power, {want[0]:g}, is due"
-    row = "".join("x" if overflow else "." for overflow in steps[:at])[-20:]
-    said = f"after {row} (x overflows) {spoken(got[at])}, and {spoken(want[at], due=True)}"
-    if isinstance(got[at], list) and got[at][0] != RAISED:
-        return f"{said}. What should halve a scale at the floor raises {RAISED}, and nothing else raises"
-    for mistake, says in (MISTAKES | ELSEWHERE).items():
-        if got == course_of(settings, steps, mistake):
-            return f"{said}. {says}"
-    if isinstance(want[at], list) and isinstance(got[at], list):
-        return f"{said}. Raise before you change anything"
-    return f"{said}. {look(want, at, steps)}"
-
-
-def look(want: Course, at: int, steps: Sequence[bool]) -> str:
-    """Which sentence of the rule speaks of this step."""
-    before, after = want[at - 1], want[at]
-    if not steps[at - 1]:
-        asked = "How many clean steps in a row were there?"
-        raised = [isinstance(after, list) for after, overflow in zip(want[1:], steps[:at], strict=False) if overflow]
-        if raised and all(raised):
-            return f"{asked} Here every x raises: {ELSEWHERE['row ends']}"
-        return asked
-    if isinstance(after, list):
-        return "What does the rule say of an overflow at the floor?"
-    return "How many overflows have been forgiven since it last doubled?" if before == after else "Does this one halve?"
-
-
-def plain(value: Any) -> bool:
-    return isinstance(value, int | float) or (isinstance(value, list) and len(value) == 2 and plain(value[1]))
-
-
-def spoken(value: Any, due: bool = False) -> str:
-    if isinstance(value, list):
-        return f"{RAISED} is due, at scale {value[1]:g}" if due else f"it raises {value[0]}, at scale {value[1]:g}"
-    return f"{value:g} is due" if due else f"scale is {value:g}"
+    row = "".join("x" if overflow else "." for overflow in args[1][:at])[-20:]
+    mine, due = got[at], want[at]
+    said = f"it raises {mine[0]}, at scale {short(mine[1])}" if isinstance(mine, list) else f"scale is {short(mine)}"
+    ends = f"{due[0]} is due, at scale {due[1]:g}" if isinstance(due, list) else f"{due:g} is due"
+    return f"after {row} (x overflows) {said}, and {ends}"
 
 
 EXERCISE = Exercise(
     "LossScale",
     cases,
-    (Claim("the scale goes the way of the rule, step by step", right),),
+    (
+        Claim(
+            "the scale goes the way of the rule, step by step",
+            GivesAlone(
+                "alone",
+                "Which sentence of the rule speaks of this step? Count clean steps and forgiven overflows by hand",
+                say=went,
+            ),
+        ),
+        Claim(
+            "a second one beside it goes its own way",
+            GivesAlone(
+                "beside",
+                say=lambda args, got, want: (
+                    "alone it is right, and wrong with a second one beside it: does one know of the other's steps?"
+                ),
+            ),
+        ),
+    ),
     run=run_scaler,
+    mistakes=MISTAKES,
+    without=frozenset(),
     hints=(
         "Two counts are enough: the clean steps since the last overflow, and how many overflows are still forgiven.",
         "Of the clean steps since the last overflow, numbered from 0, those double whose number is above 0 and "

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
 
 import torch
 
-from zerolab.course.exercises.mixed_precision.steps import STEPS, Way, cases, run_steps, steps
-from zerolab.course.judge.case import Case, Observation
+from zerolab.collectives import Collectives
+from zerolab.course.judge.case import Case, Observation, plural
+from zerolab.course.judge.draw import signed, sizes
 from zerolab.course.judge.exercise import Claim, Exercise
-from zerolab.course.judge.same import difference, short
+from zerolab.course.judge.model import Gives, does
+from zerolab.course.judge.same import alike
 
 TEXT = """
 Find the four faults
@@ -64,7 +69,7 @@ small for fp16.
 - Otherwise it returns `True`; `main` is updated *in place*, in fp32, from the real gradients, without the scale;
   `params` become, in place, the casts of all ranks' `main`.
 
-The check draws three steps on 1 to 4 ranks, norms as small as 0.000001, above and below the limit, gradients that are
+The check draws three steps on 1 to 5 ranks, norms as small as 0.000001, above and below the limit, gradients that are
 all zero, inf, -inf or nan on any rank in any place, and large finite numbers, in one place on all ranks or in a place
 of its own on each.
 
@@ -85,183 +90,175 @@ def mended_step(comm, params, main, gradient, scale: float, limit: float, rate: 
     ### END SOLUTION
 
 
+MISTAKES = r"""
+An inf or nan in one shard must stop the step on all ranks
+    if not norm.isfinite():\n        return False => taken = bool(mean.isfinite().all())
+    main -= => main -= 0 if not taken else
+    return True => return taken
+One gradient has an inf, and the mean over the ranks with it
+    if not norm.isfinite():\n        return False => pass
+what it was: an update changes `main` itself, in place
+    main -= rate => main = main - rate
+what an update gives of a step that is skipped: such a step changes nothing
+    main -= rate * (limit / norm).clamp(max=1.0) * mean => pass
+    if not norm => main -= rate * (limit / norm).clamp(max=1.0) * mean\n    if not norm
+what clipping gives that looks at scaled gradients: the limit is meant for the real ones
+    .float() / scale => .float()
+    * mean => * mean / scale
+what gradients give that are divided by the scale in fp16: they are too small for it
+    .float() / scale => / scale
+    mean.square() => mean.float().square()
+    * mean => * mean.float()
+what an update in fp16 gives: which copy is updated, and which is its cast?
+    main -= rate * => part = params.tensor_split(comm.size)[comm.rank]\n    part -= rate *
+    comm.all_gather => main.copy_(part)\n    comm.all_gather
+what gradients of the scaled loss give: divide by the scale before you use them
+    .float() / scale => .float()
+what clipping gives by the norm of a rank's own shard: the norm is of all
+    comm.all_reduce(mean.square().sum()).sqrt() => comm.all_reduce(mean.square().sum()) * 0 + mean.norm()
+what a sum of the shards' norms gives: it is their squares that add up to the square of the norm
+    mean.square().sum()).sqrt() => mean.norm())
+what main parameters give that are made from params: those have lost the last bits
+    main -= => main.copy_(params.tensor_split(comm.size)[comm.rank])\n    main -=
+what gradients give that are not clipped: do you compare the norm itself, in the units of the limit?
+    (limit / norm).clamp(max=1.0) => 1.0
+what a norm gives that 1e-6 was added to: real gradients are as small as that
+    limit / norm => limit / (norm + 1e-6)
+what a factor above 1 gives: a norm below the limit is no reason to scale up
+    .clamp(max=1.0) =>
+no numbers any more: the norm is 0, and so is what it divides
+    (limit / norm).clamp(max=1.0) * mean => (mean / norm * norm.clamp(max=limit))
+what the sum of the gradients gives: take their mean
+    , average=True =>
+"""
 Tensor = torch.Tensor
-ROUNDED = 2.0**-8
-"""How far off an update may be that went through 16 bits a few times, by its size."""
-UNSHARED = "what its own gradients give: take the mean over the ranks"
-MISTAKES = {
-    "what clipping gives that looks at scaled gradients: the limit is meant for the real ones": Way(clips="scaled"),
-    "what gradients give that are divided by the scale in fp16: they are too small for it": Way(unscaled="fp16"),
-    "what gradients give that went through bf16 on their way from fp16 to fp32": Way(unscaled="bf16"),
-    "what gradients of the scaled loss give: divide by the scale before you use them": Way(times=0),
-    "what gradients give that are divided by the scale twice": Way(times=2),
-    "what both give, clipping of scaled gradients and a division by the scale in fp16": Way(
-        clips="scaled", unscaled="fp16"
-    ),
-    "what clipping gives by the norm of a rank's own shard: the norm is of all": Way(clips="shard"),
-    "what a sum of the shards' norms gives: it is their squares that add up to the square of the norm": Way(
-        clips="summed"
-    ),
-    "what main parameters give that are made from params: those have lost the last bits": Way(from_casts=True),
-    "what gradients give that are not clipped: do you compare the norm itself, in the units of the limit?": Way(
-        clips="nothing"
-    ),
-    "what a norm gives that 1e-6 was added to: real gradients are as small as that": Way(eps=1e-6),
-    "what a factor above 1 gives: a norm below the limit is no reason to scale up": Way(limited=False),
-    "what the sum of the gradients gives: take their mean": Way(mean=False),
-    UNSHARED: Way(shared=False),
+STEPS = 3
+TIGHT, WIDE = 0.5, 5000.0
+"""Limits by the norm of the first step's mean; WIDE is so far above it that scaled gradients are below it, too."""
+LARGE = 48_000.0
+"""fp16 ends at 65,504: two of them are more than it holds, one is not."""
+APART, ALIKE = f"a finite {LARGE:g} in a place of its own on each rank", f"a finite {LARGE:g} in one place on all ranks"
+POISON = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+WHY = {
+    "plain": "No gradient has an inf or nan, is the norm finite?",
+    "inf": "One gradient has an inf, and the mean over the ranks with it",
+    "-inf": "One gradient has an inf, and the mean over the ranks with it",
+    "nan": "One gradient has a nan, which is not equal to inf, nor larger or smaller than anything",
+    "zero": "The norm of these gradients is 0: what do you divide by it?",
+    APART: "The mean is finite: what else do you add up in fp16, where it overflows by itself?",
 }
+CLOSE = 1e-6
+"""Orders of addition differ, and how often fp32 rounds, which is less; what 16 bits lose of an update is more."""
 
 
-def near(value: object, want: Tensor, apart: Tensor) -> bool:
-    """Whether a shard is the wanted one, but for what rounding in another order may do."""
-    if not isinstance(value, Tensor) or value.dtype != want.dtype or value.shape != want.shape:
-        return False
-    return bool(((value - want).abs() <= apart).all())
-
-
-def far(case: Case, seen: Observation, step: int, way: Way) -> list[int]:
-    """The ranks whose main shards are not what a way gives."""
-    after = steps(case, way, seen)[step]
-    want, apart = after.main.tensor_split(case.ranks), after.apart.tensor_split(case.ranks)
-    return [
-        rank for rank, record in enumerate(seen.records) if not near(record.value[step][2], want[rank], apart[rank])
+def one_case(
+    rng: Random, ranks: int, numel: int, world: str, share: float, kinds: Sequence[str] = (), last: bool = False
+) -> Case:
+    """Gradients of `kinds`, plain ones first; the clipping limit is a `share` of the norm. Poison lies anywhere, or,
+    with `last`, in the last element of the last shard."""
+    kinds = [*["plain"] * (STEPS - len(kinds)), *kinds]
+    start = torch.tensor([rng.choice((-1, 1)) * rng.uniform(0.08, 0.16) for _ in range(numel)])
+    scale = rng.choice((2.0**9, 2.0**10, 2.0**11))
+    # Near the smallest number of fp16; scaled, fp16 has their mean over the ranks exactly.
+    small, most = (20, 80) if ranks == 5 else (12, 150)
+    gradients = [
+        [(scale * small * 2.0**-31 * signed(rng, numel, most=most)).half() for _ in kinds] for _ in range(ranks)
     ]
+    norm = float((torch.stack([each[0].float() for each in gradients]).mean(0) / scale).norm())
+    for step, kind in enumerate(kinds):
+        owner, place = rng.randrange(ranks), numel - 1 if last else rng.randrange(numel)
+        for rank in range(ranks):
+            row = gradients[rank][step]
+            if kind == "zero":
+                row.zero_()
+            elif kind in (APART, ALIKE):
+                row[(place + rank * (kind == APART)) % numel] = LARGE
+            elif kind in POISON and rank == owner:
+                row[place] = POISON[kind]
+    rate = rng.uniform(0.5, 1.0) * 2.0**17
+    args: list[tuple[Any, ...]] = [(start, each, scale, share * norm, rate, kinds) for each in gradients]
+    limit = "tight" if share < 1 else "wide"
+    said = f"on {plural(ranks, 'rank')}, {plural(numel, 'parameter')}, a {limit} limit, gradients: {', '.join(kinds)}"
+    return Case(args, world, said)
 
 
-def flags(case: Case, seen: Observation) -> str | None:
-    """All ranks return whether the step is taken."""
-    kinds = case.args[0][5]
-    for step, after in enumerate(steps(case, Way(), seen)):
-        got = [record.value[step][0] for record in seen.records]
-        if all(value is after.taken for value in got):
-            continue
-        said = f"in step {step + 1} the ranks return {short(got)}"
-        if not all(isinstance(value, bool) for value in got):
-            return f"{said}: True where the step is taken, False where it is skipped"
-        if kinds[step] == "high":
-            return f"{said}: the sum has an overflow, in the shard of one rank, and all have to know of it"
-        said += f", and {after.taken} is due"
-        if not after.taken and len(set(got)) > 1:
-            return f"{said}: an inf or nan in one shard must stop the step on all ranks"
-        if not after.taken and case.ranks > 1 and not far(case, seen, 0, MISTAKES[UNSHARED]):
-            return f"after step 1 main parameters are {UNSHARED}"
-        if not after.taken and kinds[step] == "nan":
-            return f"{said}: one gradient has a nan, which is not equal to inf, nor larger or smaller than anything"
-        if not after.taken:
-            return f"{said}: one gradient has an inf, and the mean with it"
-        if kinds[step] == "far":
-            return f"{said}: the mean is finite: what else do you add up in fp16, where it overflows by itself?"
-        if kinds[step] == "zero":
-            return f"{said}: the norm of these gradients is 0: what do you divide by it?"
-        return f"{said}: no gradient has an inf or nan, is the norm finite?"
-    return None
+def cases(rng: Random) -> list[Case]:
+    drawn = [
+        one_case(rng, 2, 24, "lockstep", TIGHT),
+        one_case(rng, 2, 24, "lockstep", WIDE),
+        one_case(rng, 2, 24, "lockstep", TIGHT, ("inf", "plain")),
+        one_case(rng, 2, 24, "lockstep", TIGHT, ("zero", "plain")),
+        one_case(rng, 3, 10, "lockstep", WIDE, ("nan", "zero"), last=True),
+        one_case(rng, 2, 9, "lockstep", TIGHT, (APART, ALIKE)),
+        one_case(rng, 5, 13, "lockstep", TIGHT),
+    ]
+    bad = [*POISON, *POISON, "zero", APART, ALIKE]
+    rng.shuffle(bad)
+    for ranks, numel, world in sizes(rng):
+        kind = bad.pop() if bad else "nan"
+        # Fewer elements than ranks: each rank has no place of its own. And one rank alone adds nothing up.
+        kind = "inf" if kind in (APART, ALIKE) and not 1 < ranks <= numel else kind
+        drawn.append(one_case(rng, ranks, numel, world, rng.choice((0.4, WIDE)), (kind,)))
+    return drawn
 
 
-def mains(case: Case, seen: Observation) -> str | None:
-    """Main shards after each step."""
-    good = steps(case, Way(), seen)
-    for step, after in enumerate(good):
-        wrong = far(case, seen, step, Way())
-        if not wrong:
-            continue
-        rank = wrong[0]
-        said = f"after step {step + 1} rank {rank}'s main parameters are"
-        before = (good[step - 1].main if step else case.args[0][0]).tensor_split(case.ranks)
-        got = [record.value[step][2] for record in seen.records]
-        if not after.taken:
-            return f"{said} changed, though {whose(case, step)}: a step that is skipped changes nothing"
-        if hint := no_numbers(case, step, got[rank]):
-            return f"{said} {hint}"
-        if all(isinstance(got[each], Tensor) and torch.equal(got[each], before[each]) for each in wrong):
-            return f"{said} as they were: they are what an update changes, in place"
-        for says, way in MISTAKES.items():
-            if not set(wrong) & set(far(case, seen, step, way)):
-                return f"{said} {says}"
-        want = after.main.tensor_split(case.ranks)
-        unlike_by = unlike(got[rank], want[rank], after.apart.tensor_split(case.ranks)[rank])
-        if times := longer(got, want, before):
-            said = f"{said} {unlike_by}: the update is {times:.4g} times the right one"
-            return f"{said}: is anything added to the norm, or below its root?"
-        for each in wrong:
-            if hint := in_16_bits(case, got[each], want[each], before[each]):
-                return f"{said} {hint}"
-        return f"{said} {unlike_by}: do one step by hand, in fp32"
-    return None
+def run_steps(
+    fn: Callable[..., Any],
+    comm: Collectives,
+    start: Tensor,
+    gradients: list[Tensor],
+    scale: float,
+    limit: float,
+    rate: float,
+    kinds: list[str],
+) -> Any:
+    """After each step what it returned, the main shard, and the parameters. Where the sum may overflow, the first two
+    are noted elsewhere: what is right depends on the dtype in which it adds up."""
+    params, main = start.half(), start.tensor_split(comm.size)[comm.rank].clone()
+    noted: dict[str, list[Any]] = {"taken": [], "main": [], "params": [], "overflown": []}
+    for gradient, kind in zip(gradients, kinds, strict=True):
+        taken = fn(comm, params, main, gradient.clone(), scale, limit, rate)
+        noted["params"].append(params.clone())
+        if kind == ALIKE:
+            noted["overflown"] = [taken, main.clone()]
+        else:
+            noted["taken"].append(taken)
+            noted["main"].append(main.clone())
+    return noted
 
 
-def whose(case: Case, step: int) -> str:
-    overflown = case.args[0][5][step] == "high"
-    return "the ranks say that it is skipped" if overflown else "one gradient has an inf or nan"
+def taken_said(args: tuple[Any, ...], got: list[bool], want: list[bool]) -> str:
+    step = next(step for step, due in enumerate(want) if got[step] != due)
+    return f"returns {got[step]} in step {step + 1}, and {want[step]} is due"
 
 
-def no_numbers(case: Case, step: int, value: object) -> str | None:
-    """What to say of main parameters with inf or nan after a step that is taken."""
-    if not isinstance(value, Tensor) or value.isfinite().all():
+def either(case: Case, seen: Observation) -> str | None:
+    """Who adds up in fp16 has an overflow, and skips; who does in fp32 has none, and steps."""
+    if ALIKE not in case.args[0][-1]:
         return None
-    if case.args[0][5][step] == "zero":
-        return "no numbers any more: the norm is 0, and so is what it divides"
-    if case.args[0][5][step] == "high":
-        return "no numbers any more: all gradients were finite, and their sum in fp16 was not: look at the mean"
-    return "no numbers any more, though no gradient has an inf or nan: which sum, product or quotient has?"
-
-
-def longer(got: Sequence[object], want: Sequence[Tensor], before: Sequence[Tensor]) -> float | None:
-    """How many times as long as due the updates of all ranks are, if they have the right direction."""
-    if not all(isinstance(value, Tensor) and value.shape == due.shape for value, due in zip(got, want, strict=True)):
+    taken, mains = zip(*(record.value["overflown"] for record in seen.records), strict=True)
+    said = f"in step {STEPS} the ranks return {list(taken)}"
+    if len(set(taken)) > 1:
+        return f"{said}: the sum has an overflow, in the shard of one rank, and all have to know of it"
+    in_fp32 = ("comm.reduce_scatter(gradient", "comm.reduce_scatter(gradient.float()") if taken[0] else ()
+    due = [record.value["overflown"][1] for record in does(EXERCISE, case, in_fp32).records]
+    if alike(mains, due, CLOSE):
         return None
-    begun = torch.cat(list(before))
-    mine, due = torch.cat([value for value in got if isinstance(value, Tensor)]) - begun, torch.cat(list(want)) - begun
-    times = float(mine.double().dot(due.double()) / due.double().dot(due.double()).clamp(min=1e-30))
-    straight = bool(((mine - times * due).abs() <= 2e-4 * times * due.abs() + 1e-8).all())
-    return times if straight and times > 0 and abs(times - 1) > 1e-3 else None
-
-
-def in_16_bits(case: Case, value: object, want: Tensor, before: Tensor) -> str | None:
-    """What to say of main parameters that are right but for what fp16 makes of them."""
-    if not isinstance(value, Tensor) or value.dtype != want.dtype or value.shape != want.shape:
-        return None
-    rate = case.args[0][4]
-    off, way = (value - want).abs(), (want - before).abs()
-    if torch.equal(value, value.half().float()):
-        return "all numbers of fp16, as an update in fp16 gives them: which copy is updated, and which is its cast?"
-    if bool((off <= ROUNDED * way + 4e-7 * want.abs()).all()):
-        return "nearly right, and rounded to 16 bits on their way: which parts of the update are in fp16?"
-    # Half a step of fp16's smallest numbers, in a gradient.
-    if bool((off <= ROUNDED * way + rate * 2.0**-24).all()):
-        return "about what dividing by the scale in fp16 gives: which dtype has the mean when it is divided?"
-    return None
-
-
-def unlike(value: object, want: Tensor, apart: Tensor) -> str:
-    """How a main shard differs, with the values counted by the tolerance that judges them."""
-    if not isinstance(value, Tensor) or value.dtype != want.dtype or value.shape != want.shape:
-        return difference(value, want, 0.0)
-    places = sum(not near(value[at], want[at], apart[at]) for at in range(len(want)))
-    return f"a tensor with {places} of {len(want)} values wrong"
+    if taken[0]:
+        return f"{said}, and main parameters are not what a sum in fp32 gives: in fp16 it overflows, look at the mean"
+    return f"{said}, and main parameters have changed: a step that is skipped changes nothing"
 
 
 def casts(case: Case, seen: Observation) -> str | None:
-    """Parameters are the casts of all main parameters, on all ranks."""
-    for step in range(STEPS):
-        whole = torch.cat([record.value[step][2] for record in seen.records]).half()
+    """Parameters are the casts of what all ranks hold, to the last bit."""
+    held = [[*record.value["main"], *record.value["overflown"][1:]] for record in seen.records]
+    for step, mains in enumerate(zip(*held, strict=True)):
+        whole = torch.cat(mains).half()
         for rank, record in enumerate(seen.records):
-            params = record.value[step][1]
-            if isinstance(params, Tensor) and torch.equal(params, whole):
-                continue
-            said = f"after step {step + 1} rank {rank}'s parameters are"
-            if isinstance(params, Tensor) and stands_still(case, seen, step, rank, params):
-                return f"{said} as they were: when main parameters have changed, everybody needs their casts"
-            own: Sequence[Tensor] = whole.tensor_split(case.ranks)
-            if isinstance(params, Tensor) and torch.equal(params.tensor_split(case.ranks)[rank], own[rank]):
-                return f"{said} new in its own shard alone: hand the shards around"
-            return f"{said} not the casts of all main parameters: write those over them"
+            if not torch.equal(record.value["params"][step], whole):
+                said = f"after step {step + 1} rank {rank}'s parameters are not the casts of all main parameters"
+                return f"{said}: when those have changed, everybody needs the casts of all shards, in place"
     return None
-
-
-def stands_still(case: Case, seen: Observation, step: int, rank: int, params: Tensor) -> bool:
-    before = seen.records[rank].value[step - 1][1] if step else case.args[0][0].half()
-    return torch.equal(params, before)
 
 
 OVERFLOW = (
@@ -274,16 +271,25 @@ EXERCISE = Exercise(
     "mended_step",
     cases,
     (
-        Claim("all ranks take a step, or all skip it", flags, OVERFLOW),
+        Claim(
+            "all ranks take a step, or all skip it",
+            Gives(
+                "taken",
+                lambda case: WHY[next((kind for kind in case.args[0][-1] if kind != "plain"), "plain")],
+                say=taken_said,
+            ),
+            OVERFLOW,
+        ),
         Claim(
             "main parameters get the clipped mean of the real gradients, in fp32",
-            mains,
+            Gives("main", "do one step by hand, and print the norm and each dtype", "updates main to", CLOSE),
             (
                 "First reduce, then convert to fp32 and divide by the scale; from then on all is as in fp32 training.",
                 "Whose norm, and in which units, is compared with the limit?",
                 "What becomes of 1.0 in fp16 that is changed by 1e-5? Which copy would feel it?",
             ),
         ),
+        Claim("where the sum overflows in fp16, all ranks step in fp32, or all skip", either, OVERFLOW),
         Claim(
             "the parameters are the casts of all main parameters",
             casts,
@@ -292,6 +298,8 @@ EXERCISE = Exercise(
     ),
     hints=OVERFLOW,
     run=run_steps,
+    mistakes=MISTAKES,
+    without=frozenset({"dtype"}),
     text=TEXT,
     answer=(mended_step,),
     points=3,
