@@ -17,13 +17,11 @@ from typing import Any
 from zerolab.course.judge.case import Case, Observation, Record, decode, encode
 from zerolab.course.judge.exercise import Exercise, Unbound, alone
 from zerolab.course.judge.mistakes import NEARLY, Say, Wanted, both, compared
-from zerolab.course.judge.observe import observe_once, warm_up
+from zerolab.course.judge.observe import observe
 from zerolab.course.judge.same import Tolerance, alike
 
 Change = str | tuple[str, ...]
 """A program, or (old, new, old, new, ...) in the model answer."""
-SECONDS = 1.0
-"""How long a program of ours may run: a mistake that hangs is known by that."""
 LOOK = "print it on each rank, and compare with what you expect by hand"
 
 
@@ -70,8 +68,9 @@ def does(exercise: Exercise, case: Case, change: Change = ()) -> Observation:
         if exercise.run is alone:
             case._known[key] = Observation([Record(called(fn, args), [], []) for args in case.args])
         else:
-            warm_up()
-            case._known[key] = observe_once(exercise, fn, replace(case, world="lockstep"), SECONDS, ours=True)
+            seen = observe(exercise, fn, replace(case, world="lockstep"), ours=True)
+            assert change or not seen.trouble, f"the model answer does not come to its end here: {seen.trouble}"
+            case._known[key] = seen
     found: Observation = case._known[key]
     return found
 

@@ -185,15 +185,16 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return []
 
 
-def observe(exercise: Exercise, fn: Callable[..., Any], case: Case) -> Observation:
-    """Run `fn` as the case says; every error of the learner's code becomes the observation's trouble."""
+def observe(exercise: Exercise, fn: Callable[..., Any], case: Case, ours: bool = False) -> Observation:
+    """Run `fn` as the case says; every error of the learner's code becomes the observation's trouble. A program of
+    `ours` is not watched."""
     warm_up()
     begin = time.process_time()
-    seen = observe_once(exercise, fn, case, CASE_SECONDS)
+    seen = observe_once(exercise, fn, case, CASE_SECONDS, ours)
     idle = time.process_time() - begin < 0.75 * CASE_SECONDS
     if seen.trouble and seen.trouble.kind == "TimeOut" and idle and case.world == "lockstep":
         # The clock ran out while others had the processor: that says nothing of the answer.
-        return observe_once(exercise, fn, case, 4 * CASE_SECONDS)
+        return observe_once(exercise, fn, case, 4 * CASE_SECONDS, ours)
     return seen
 
 
@@ -229,7 +230,7 @@ def packed_once(fn: Callable[..., Any]) -> Any:
 def observe_once(
     exercise: Exercise, fn: Callable[..., Any], case: Case, seconds: float, ours: bool = False
 ) -> Observation:
-    """Run `fn` on a case, in lockstep for so many seconds at most; a program of `ours` is not watched."""
+    """Run `fn` on a case, in lockstep for so many seconds at most."""
     seen = observe_calls(exercise, fn, case, [case.args], seconds, ours)
     return seen[0] if isinstance(seen, list) else seen[1]
 
