@@ -5,116 +5,87 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from functools import partial
-from random import Random
+from typing import Any
 
 import torch
 
+from zerolab.collectives import Collectives
+
 Tensor = torch.Tensor
-RATE, MOMENTUM = 0.125, 0.5
 
 
-class Ticket:
-    """A transfer, which takes place when it is first waited for, or `at_once`; only `wait` tells of a failure. `left`
-    holds what is to be done, and is empty when it is done."""
+class DiskStep:
+    """What a step from a disk is given."""
 
-    def __init__(self, left: list[Callable[[], None]], at_once: bool) -> None:
-        def complain(error: OSError) -> None:
-            raise error
-
-        if at_once:
-            try:
-                left.pop()()
-            except OSError as error:
-                left.append(partial(complain, error))
-        self.wait: Callable[[], None] = lambda: left.pop()() if left else None
-
-
-class File:
-    """Records of a rank, and which write is to fail, once. A write that fails has changed nothing."""
-
-    late = 0
-    """Reads that came over an updated record, since nobody had waited for them."""
-
-    def __init__(self, records: list[Tensor]) -> None:
-        self.records = records
-        self.prepare(None)
-
-    def prepare(self, fails_at: int | None) -> None:
-        self.writes, self.fails_at = 0, fails_at
-
-    def take(self, k: int, buffer: Tensor) -> None:
-        buffer.copy_(self.records[k])
-
-    def put(self, k: int, buffer: Tensor) -> None:
-        self.writes += 1
-        if self.writes == self.fails_at:
-            raise OSError(errno.ENOSPC, "the disk is full")
-        self.records[k].copy_(buffer)
-
-
-class Disk:
-    """What an answer sees of a file. A transfer may happen at any time until its wait() returns. Here it does at the
-    last moment, and until then a buffer to be read into holds no numbers; or it does `at_once`. A read that was begun
-    before a write from the same buffer, and not waited for till then, comes just before that write."""
-
-    def __init__(self, file: File, at_once: bool) -> None:
-        reads: list[tuple[int, list[Callable[[], None]]]] = []
-
-        def read(k: int, buffer: Tensor) -> Ticket:
-            buffer.fill_(torch.nan)
-            left: list[Callable[[], None]] = [lambda: file.take(k, buffer)]
-            reads.append((buffer.data_ptr(), left))
-            return Ticket(left, at_once)
-
-        def write(k: int, buffer: Tensor) -> Ticket:
-            reads[:] = [(place, left) for place, left in reads if left]
-            forgotten = [left for place, left in reads if place == buffer.data_ptr()]
-
-            def put() -> None:
-                for left in forgotten:
-                    if left:
-                        left.pop()()
-                        file.late += 1
-                file.put(k, buffer)
-
-            return Ticket([put], at_once)
-
-        self.count = len(file.records)
-        self.read, self.write = read, write
+    def __init__(self, comm: Collectives, disk: Any, buffers: list[Any], update: Callable[..., Any]) -> None:
+        self.comm, self.disk, self.buffers, self.update = comm, disk, buffers, update
+        self.notes: set[Any] = set()
 
 
 def update(buffer: Tensor, gradient: Tensor) -> Tensor:
     """SGD with momentum on a record in a buffer, in place: parameters, then momentum. Returns the new parameters."""
     main, momentum = buffer.chunk(2)
-    momentum.mul_(MOMENTUM).add_(gradient)
-    main.sub_(RATE * momentum)
-    return main
+    momentum.mul_(0.5).add_(gradient)
+    return main.sub_(0.125 * momentum)
 
 
-KINDS = {
-    "plain": "plain",
-    "inf": "an inf on one rank",
-    "-inf": "a -inf on one rank",
-    "nan": "a NaN on one rank",
-    "first nan": "a NaN in the first element of all",
-    "last nan": "a NaN in the last element of all",
-    "huge": "a sum too large",
-    "full": "a full disk",
-    "first full": "a disk that is full at the first write",
-    "early full": "a disk that is full at the second write",
-    "nearly late full": "a disk that is full at the last write but one",
-    "late full": "a disk that is full at the last write",
-    "twice": "a disk that is full twice",
-    "twice on": "a disk that is full twice, the second time one group further",
-    "large": "large gradients with a finite mean",
-    "zero": "gradients that are all zero",
-}
-"""What a step of a case brings, and its words for it."""
+class Transfer:
+    """It takes place when it is first waited for, or `at_once`; only `wait` tells of a failure."""
+
+    def __init__(self, run: Callable[[], None], at_once: bool) -> None:
+        self._run: Callable[[], None] | None = run
+        self._error: OSError | None = None
+        if at_once:
+            try:
+                self._end()
+            except OSError as error:
+                self._error = error
+
+    def wait(self) -> None:
+        error, self._error = self._error, None
+        if error:
+            raise error
+        self._end()
+
+    def _end(self) -> bool:
+        """Let it take place; whether it had not yet."""
+        run, self._run = self._run, None
+        if run:
+            run()
+        return run is not None
 
 
-def full_at(rng: Random, kind: str, groups: int) -> list[int]:
-    """Which write fails in the first call of a step of this kind, in the second, ..."""
-    some = rng.randint(min(2, groups), groups)
-    known = {"full": [some], "first full": [1], "early full": [2], "nearly late full": [groups - 1]}
-    return (known | {"late full": [groups], "twice": [some, 1], "twice on": [2, 2]}).get(kind, [])
+class Disk:
+    """Records of a rank. A read that was begun before a write from the same buffer, and not waited for till then, comes
+    just before that write. A write that fails has changed nothing."""
+
+    def __init__(self, records: list[Tensor], at_once: bool) -> None:
+        self.count, self._records, self._at_once = len(records), records, at_once
+        self._reads: list[tuple[int, Transfer]] = []
+        self._late = 0
+        self._prepare(None)
+
+    def _prepare(self, fails_at: int | None) -> None:
+        """Which write is to fail, counted from here."""
+        self._writes, self._fails_at, self._failed = 0, fails_at, False
+
+    def read(self, k: int, buffer: Tensor) -> Transfer:
+        # Until it has ended a buffer holds no numbers.
+        buffer.fill_(torch.nan)
+        reading = Transfer(lambda: buffer.copy_(self._records[k]), self._at_once)
+        self._reads.append((buffer.data_ptr(), reading))
+        return reading
+
+    def write(self, k: int, buffer: Tensor) -> Transfer:
+        forgotten = [reading for place, reading in self._reads if place == buffer.data_ptr() and reading._run]
+
+        def put():
+            for reading in forgotten:
+                self._late += reading._end()
+            self._writes += 1
+            if self._writes == self._fails_at:
+                self._failed = True
+                raise OSError(errno.ENOSPC, "the disk is full")
+            self._records[k].copy_(buffer)
+
+        return Transfer(put, self._at_once)
