@@ -156,7 +156,7 @@ MISTAKES = r"""
 Let the error through, and write each group once
     piece.copy_ => write = self.disk.write\n                piece.copy_
     self.disk.write(k, self.buffers[0]).wait() => try:\n                    write(k, self.buffers[0]).wait()
-    self.notes.add(k) => except OSError:\n                    write(k, self.buffers[0]).wait()\n                self.notes.add(k)
+    self.notes.add(k) => except OSError:\n                    write(k, self.buffers[0]).wait()
 Those are records as they began: which write has ever been waited for?
     self.disk.write(k, self.buffers[0]).wait() => self.disk.write(k, self.buffers[0])
 The last never came back to the file: who waits for its write?
