@@ -133,7 +133,7 @@ def step_case(rng: Random, ranks: int, numel: int, **where: Any) -> Case:
 def step_cases(rng: Random) -> list[Case]:
     shapes = [(2, 9), (2, 9), (3, 3 * rng.randint(2, 5) + 1), (4, 4 * rng.randint(2, 5)), (1, 65), (4, 3)]
     return [
-        # Of 2 ranks a ring holds no more than the 16-bit shard and one chunk; what is made beside them in 32 bits shows.
+        # Of 2 ranks a ring holds no more than the 16-bit shard and one chunk; what is made in 32 bits shows.
         step_case(rng, 2, 2048, board=True),
         *(step_case(rng, *shape) for shape in shapes),
         step_case(rng, 3, 3 * rng.randint(3, 9) + 2, world="processes"),
