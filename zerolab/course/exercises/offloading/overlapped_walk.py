@@ -97,7 +97,7 @@ def walk_cases(rng: Random) -> list[Case]:
 
     shapes = [(5, 2), (6, 3), (4, 1), (7, 4), (2, 3), (1, 1), (1, 2), (9, 2), (3, 3), (8, 3)]
     return [
-        Case([(list(BOARD), [2, 3])], board=True),
+        Case([(list(BOARD), [2, 3])], about="12 groups, through 2 and then 3 buffers", board=True),
         *(case(*shape) for shape in shapes),
         # Reads, computations or writes that all others wait for: whoever trusts that a transfer has ended by then is
         # wrong in one of them.
@@ -265,8 +265,8 @@ EXERCISE = Exercise(
             "microseconds on the virtual clock, of both walks",
             walk_microseconds,
             None,
-            "somebody stands still who could do something: read as far ahead as there are buffers, wait as late as "
-            "you can, and do not wait for a write where the disk itself could begin the next read",
+            "somebody stands still: read as far ahead as there are buffers, wait as late as you can, and do not wait for "
+            "a write where the disk itself could begin the next read",
             wastes=WASTES,
         ),
     ),
