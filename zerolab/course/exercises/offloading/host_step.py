@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
 import torch
 
-from zerolab.collectives import Collectives
 from zerolab.course.judge.case import Case, Observation
 from zerolab.course.judge.claims import most_held, most_sent, never, number_of_calls, untouched
 from zerolab.course.judge.draw import signed
@@ -72,16 +70,11 @@ what stands in host["gradient"] before anybody writes there: copy the shard into
     host["gradient"].copy_ => str
 the mean on top of what stood in host["gradient"]: nothing of use does, so write over it
     host["gradient"].copy_ => host["gradient"].add_
-the mean on top of what stood in host["gradient"] at the beginning: write over it
-    host["gradient"].copy_ => host["gradient"].add_
-    adamw(host, step) => adamw(host, step)\n    host["gradient"].zero_()
 what the gradients of all steps so far give, added up: each step has its own
     host["gradient"].copy_ => host["gradient"].mul_(step > 1).add_
 what the gradient of the step before gives: what stands in host["gradient"] when adamw() runs?
     adamw(host, step) =>
     host["gradient"].copy_ => adamw(host, step)\n    host["gradient"].copy_
-what the first gradient gives in each step: what stands in host["gradient"] when adamw() runs?
-    host["gradient"].copy_ => (host["gradient"].copy_ if step == 1 else str)
 what comes out if steps count from 2: `step` begins with 1 already
     adamw(host, step) => adamw(host, step + 1)
 what comes out if each step is the first: hand `step` on
@@ -102,8 +95,6 @@ a row in which the other ranks' shards are a step behind: they travelled before 
     comm.all_gather(shard, out=row) =>
     shard.copy_(host["main"]) => comm.all_gather(shard, out=row)\n    shard.copy_(host["main"])
 """
-Tensor = torch.Tensor
-Host = dict[str, Tensor]
 STEPS = 2
 SMALL = 32
 """Bytes for numbers such as the step's, which count as nothing."""
@@ -111,7 +102,7 @@ UNWRITTEN = 7777.0
 """What lies in the host's gradient buffer before anybody writes there."""
 
 
-def adamw(host: Host, step: int) -> None:
+def adamw(host, step):
     """The update that the notebook hands out."""
     states = [[host[name]] for name in ("main", "gradient", "exp_avg", "exp_avg_sq")]
     settings = dict(lr=0.1, beta1=0.9, beta2=0.999, weight_decay=0.0, eps=1.0, amsgrad=False, maximize=False)
@@ -121,7 +112,7 @@ def adamw(host: Host, step: int) -> None:
 def step_case(rng: Random, ranks: int, numel: int, **where: Any) -> Case:
     # Main parameters with more bits than the 16-bit row has, and gradients whose mean the 16 bits hold exactly.
     main = torch.tensor([rng.randint(-4000, 4000) / 512 for _ in range(numel)])
-    args: list[tuple[Any, ...]] = []
+    args = []
     for shard in main.tensor_split(ranks):
         host = {name: torch.zeros_like(shard) for name in ("exp_avg", "exp_avg_sq")}
         host |= {"main": shard.clone(), "gradient": torch.full_like(shard, UNWRITTEN)}
@@ -140,7 +131,7 @@ def step_cases(rng: Random) -> list[Case]:
     ]
 
 
-def run_steps(fn: Callable[..., Any], comm: Collectives, row: Tensor, gradients: list[Tensor], host: Host) -> Any:
+def run_steps(fn, comm, row, gradients, host):
     """One call for each step. The states of the host are given, so what else there is counts as the device's."""
     memory = {name: tensor.data_ptr() for name, tensor in host.items()}
     for step, gradient in enumerate(gradients, 1):
@@ -152,13 +143,11 @@ def run_steps(fn: Callable[..., Any], comm: Collectives, row: Tensor, gradients:
 def one_at_a_time(case: Case, seen: Observation) -> str | None:
     """Alone, a rank's collectives take nothing but what they return, so that a second shard shows. Whoever holds more
     than two there does so on 2 ranks, too, where the scoreboard says it better."""
-    shard = case.args[0][0].nbytes
-    if case.ranks > 1 or not shard + SMALL < most_held(case, seen) <= 2 * shard + SMALL:
+    shard, held = case.args[0][0].nbytes, most_held(case, seen)
+    if case.ranks > 1 or not shard + SMALL < held <= 2 * shard + SMALL:
         return None
-    return (
-        f"{most_held(case, seen)} bytes lie on the device at once, and a 16-bit shard has {shard}: is "
-        "the gradient's shard still there when the parameters' is made? A name keeps its tensor until `del`"
-    )
+    said = f"{held} bytes lie on the device at once, and a 16-bit shard has {shard}: is the gradient's"
+    return f"{said} shard still there when the parameters' is made? A name keeps its tensor until `del`"
 
 
 EXERCISE = Exercise(

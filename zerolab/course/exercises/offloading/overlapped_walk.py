@@ -133,7 +133,6 @@ class Desk:
         self.times, self.buffers = times, buffers
         self.now = self.calling = 0
         self.fault = ""
-        self.under_way: list[Transfer] = []
         self.begun: dict[str, list[Transfer]] = {"read": [], "write": []}
         self.done: dict[str, list[int]] = {"read": [], "computed": [], "written": []}
         # What each buffer has gone through last, and for which group.
@@ -179,10 +178,11 @@ class Desk:
 
     def close(self) -> None:
         """After the answer has returned."""
-        lost = {"written": ", so its new states are lost"}
         for verb, done in self.done.items():
             if missing := sorted(set(range(len(self.times))) - set(done)):
-                self.say(f"group {missing[0]} is never {verb}{lost.get(verb, '')}")
+                self.say(
+                    f"group {missing[0]} is never {verb}{', so its new states are lost' if verb == 'written' else ''}"
+                )
         if left := [one._group for one in self.begun["write"] if not one._ended]:
             writes = f"{plural(len(left), 'write')} are under way, of group {left[0]} to begin with"
             self.say(f"it returns while {writes}: the file is not whole yet")
@@ -207,7 +207,6 @@ class Desk:
         before = max([self.now, *(one._end for one in self.begun[kind])])
         transfer = Transfer(self, kind, k, before + time)
         self.begun[kind].append(transfer)
-        self.under_way.append(transfer)
         self.last[b] = transfer, k
         return transfer
 
@@ -218,9 +217,9 @@ class Desk:
 
     def run_until(self, time: int) -> None:
         """Let time pass: transfers end, and what is to follow follows at that moment."""
-        while ending := [one for one in self.under_way if one._end <= time]:
+        begun = self.begun.values()
+        while ending := [one for those in begun for one in those if not one._ended and one._end <= time]:
             transfer = min(ending, key=lambda one: one._end)
-            self.under_way.remove(transfer)
             self.now = max(self.now, transfer._end)
             transfer._ended = True
             for function in transfer._following:
@@ -236,7 +235,7 @@ class Desk:
             self.calling -= 1
 
 
-def run_walk(fn: Callable[..., Any], comm: Any, times: Times, buffers: list[int]) -> Any:
+def run_walk(fn, comm, times, buffers):
     """The walk through each number of buffers: the first fault, and microseconds."""
     total = 0
     for count in buffers:
@@ -265,8 +264,8 @@ EXERCISE = Exercise(
             "microseconds on the virtual clock, of both walks",
             walk_microseconds,
             None,
-            "somebody stands still: read as far ahead as there are buffers, wait as late as you can, and do not wait for "
-            "a write where the disk itself could begin the next read",
+            "somebody stands still: read as far ahead as there are buffers, wait as late as you can, and do not wait "
+            "for a write where the disk itself could begin the next read",
             wastes=WASTES,
         ),
     ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any
 
 from zerolab.course.judge.case import Case, plural
 from zerolab.course.judge.exercise import Claim, Exercise, alone
@@ -69,8 +68,6 @@ A cut lies a multiple of `align` elements behind the part's start
     room // align * align => room & ~(align - 1)
 Room counts in whole multiples of `align`, also for a rest that would just fit
     room // align * align => room if stop - start <= room else room // align * align
-It is the length of a part that is a multiple of `align`, wherever the part begins
-    room // align * align) => (start + room) // align * align - start) if room >= align else 0
 A limit below `align` counts as `align`
     groups = [] => align = min(limit, align)\n    groups = []
 A segment without elements has no part
@@ -82,8 +79,6 @@ Each record before takes whole pages: round up its bytes, and not once those of 
     max(limit, align), 0 => max(limit, align), nbytes
 You count offsets in pages; they are bytes
     -(-nbytes // 4096) * 4096 => -(-nbytes // 4096)
-A record may take several pages
-    -(-nbytes // 4096) * 4096 => 4096 * bool(groups)
 Not every sub-group is full: a record takes the bytes of its own parts
     -(-nbytes // 4096) * 4096 => -(-width * max(limit, align) // 4096) * 4096 * bool(groups)
 A record that fills its pages leaves no rest
@@ -95,9 +90,11 @@ The last sub-group is missing: it is kept even if it is not full
 """
 
 
-def say_groups(args: tuple[Any, ...], got: Any, want: Any) -> str:
+def say_groups(args, got, want):
     """What is wrong whatever the rule, or where the lists part ways; short ones whole."""
     segments, limit, align, _ = args
+    if not all(isinstance(one, list) and [type(part) for part in one] == [int, list] for one in got):
+        return f"you return {short(got)}: a list of (offset, parts) is due, parts being (start, stop)"
     sizes = [sum(stop - start for start, stop in parts) for _, parts in got]
     if not all(parts for _, parts in got):
         return "a sub-group has no parts: begin one when there is something to put into it"
@@ -105,9 +102,9 @@ def say_groups(args: tuple[Any, ...], got: Any, want: Any) -> str:
         return f"a sub-group has {max(sizes)} elements, and {max(limit, align)} are allowed"
     there = [at for _, parts in got for part in parts for at in range(*part)]
     if missing := {at for segment in segments for at in range(*segment)} - set(there):
-        return f"{plural(len(missing), 'element')} in no sub-group, {min(missing)} the first: a cut leaves a rest"
+        return f"{plural(len(missing), 'element')} in no sub-group, {min(missing)} the first"
     if twice := len(there) - len(set(there)):
-        return f"{plural(twice, 'element')} in two sub-groups: the part after a cut begins where it ended"
+        return f"{plural(twice, 'element')} in two sub-groups"
     at = next((at for at, pair in enumerate(zip(got, want, strict=False)) if not alike(*pair)), None)
     if len(want) < 3 or at is None:
         return both(args, got, want)
@@ -127,7 +124,7 @@ def group_cases(rng: Random) -> list[Case]:
         return [rng.randint(1, most) for _ in range(count)]
 
     whole = rng.randint(4, 9)
-    shapes: list[tuple[Any, ...]] = [
+    shapes = [
         ([whole * 16 + 5, 7, 40 + whole], 64, 1),
         ([rng.randint(15, 20), rng.randint(25, 30), rng.randint(38, 45)], 64, 1),
         # Two short parts and a long one tell a rounded limit from parts that are rounded up.
@@ -165,7 +162,8 @@ EXERCISE = Exercise(
         "When you begin one, its offset is that of the one before plus the bytes of that one, rounded up to 4,096.",
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
+    # Parts may be a tuple, too.
+    without=frozenset({"shape"}),
     text=TEXT,
     answer=(sub_groups,),
     points=2,
