@@ -180,9 +180,8 @@ class Desk:
         """After the answer has returned."""
         for verb, done in self.done.items():
             if missing := sorted(set(range(len(self.times))) - set(done)):
-                self.say(
-                    f"group {missing[0]} is never {verb}{', so its new states are lost' if verb == 'written' else ''}"
-                )
+                lost = ", so its new states are lost" if verb == "written" else ""
+                self.say(f"group {missing[0]} is never {verb}{lost}")
         if left := [one._group for one in self.begun["write"] if not one._ended]:
             writes = f"{plural(len(left), 'write')} are under way, of group {left[0]} to begin with"
             self.say(f"it returns while {writes}: the file is not whole yet")
@@ -229,10 +228,8 @@ class Desk:
     def call(self, transfer: Transfer, function: Callable[[], Any]) -> None:
         self.know(transfer)
         self.calling += 1
-        try:
-            function()
-        finally:
-            self.calling -= 1
+        function()
+        self.calling -= 1
 
 
 def run_walk(fn, comm, times, buffers):

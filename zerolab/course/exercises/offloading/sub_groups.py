@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 from zerolab.course.judge.case import Case, plural
 from zerolab.course.judge.exercise import Claim, Exercise, alone
@@ -124,7 +125,7 @@ def group_cases(rng: Random) -> list[Case]:
         return [rng.randint(1, most) for _ in range(count)]
 
     whole = rng.randint(4, 9)
-    shapes = [
+    shapes: list[tuple[Any, ...]] = [
         ([whole * 16 + 5, 7, 40 + whole], 64, 1),
         ([rng.randint(15, 20), rng.randint(25, 30), rng.randint(38, 45)], 64, 1),
         # Two short parts and a long one tell a rounded limit from parts that are rounded up.
