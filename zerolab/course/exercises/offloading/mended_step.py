@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import errno
+from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
 import torch
 
 from zerolab.collectives import Collectives
-from zerolab.course.exercises.offloading.disk import KINDS, MOMENTUM, RATE, Disk, File, full_at, update
-from zerolab.course.exercises.offloading.given import DiskStep
-from zerolab.course.judge.case import Case, Observation, Record, once, plural
-from zerolab.course.judge.claims import each_rank, each_time, only
+from zerolab.course.judge.case import Case
+from zerolab.course.judge.claims import never, untouched
 from zerolab.course.judge.draw import signed
 from zerolab.course.judge.exercise import Claim, Exercise
-from zerolab.course.judge.mistakes import Wanted, compared
-from zerolab.course.judge.same import alike
+from zerolab.course.judge.model import Gives
+from zerolab.course.judge.same import alike, short
 
 TEXT = '''
 Find the four faults
@@ -131,6 +131,14 @@ transfer at once or as late as they may. About fifteen lines.
 '''
 
 
+class DiskStep:
+    """What a step from a disk is given."""
+
+    def __init__(self, comm: Collectives, disk: Any, buffers: list[Any], update: Callable[..., Any]) -> None:
+        self.comm, self.disk, self.buffers, self.update = comm, disk, buffers, update
+        self.notes: set[Any] = set()
+
+
 class MendedStep(DiskStep):
     """A step whose states lie on a disk. It may fail half-way, and is gone on with by another call."""
 
@@ -153,304 +161,236 @@ class MendedStep(DiskStep):
         ### END SOLUTION
 
 
+MISTAKES = r"""
+Let the error through, and write each group once
+    piece.copy_ => write = self.disk.write\n                piece.copy_
+    self.disk.write(k, self.buffers[0]).wait() => try:\n                    write(k, self.buffers[0]).wait()
+    self.notes.add(k) => except OSError:\n                    write(k, self.buffers[0]).wait()
+Those are records as they began: which write has ever been waited for?
+    self.disk.write(k, self.buffers[0]).wait() => self.disk.write(k, self.buffers[0])
+The last never came back to the file: who waits for its write?
+    self.disk.write(k, self.buffers[0]).wait() => last = self.disk.write(k, self.buffers[0])
+    self.notes.add(k) => _ = k + 1 == self.disk.count or last.wait()
+Those are the records of the first step: what is remembered of a step that is whole?
+    self.notes.clear() =>
+That is what the sum of the gradients gives: take their mean
+    , average=True =>
+That is what gradients give that are divided by N twice
+    average=True) => average=True) / self.comm.size
+Those are the states of before where gradients are zero: the momentum moves on all the same
+    if k not in self.notes => if k not in self.notes and part.any()
+That is what ranks do that find nothing in their own shard: all agree before any state is touched
+    if self.comm => bad = self.comm
+    .item():\n            return False => .item()
+    if k not in self.notes => if k not in self.notes and mean.isfinite().all()
+    self.notes.clear() => self.notes.clear()\n        if bad:\n            return False
+Some groups were updated twice: after a full disk, step() comes again, and what has been written is done
+    self.notes.add(k) => pass
+Some groups were updated twice: what is noted of one group must not replace what is noted of another
+    self.notes.add(k) => self.notes = {k}
+The group that failed is not in it: it is written when its wait() has returned
+    self.disk.read => self.notes.add(k)\n                self.disk.read
+A group was updated twice whose write was under way when another failed: wait for each write, and note those that
+have ended well
+    pieces = zip => writes, end = [], lambda j, write: write.wait() or self.notes.add(j)\n        pieces = zip
+    self.disk.read => self.buffers.reverse()\n                self.disk.read
+    self.disk.read => if len(writes) > 1:\n                    end(*writes.pop(0))\n                self.disk.read
+    self.disk.write(k, self.buffers[0]).wait() => writes.append((k, self.disk.write(k, self.buffers[0])))
+    self.notes.add(k) => pass
+    self.notes.clear() => while writes:\n            end(*writes.pop(0))\n        self.notes.clear()
+a row in which its own shard alone is new: hand the shards around
+    self.comm.all_gather(shard, out=row) => pass
+the row as it began: new parameters go into it
+    piece.copy_(self.update(self.buffers[0], part)) => self.update(self.buffers[0], part)
+"""
 Tensor = torch.Tensor
+CALM = {"plain", "zero"}
+NOT_FINITE = {
+    "inf": "look at the mean before any state is touched, and agree",
+    "-inf": "-inf is no maximum, and an overflow all the same: look at the mean with isfinite(), and agree",
+    "nan": "a NaN is not equal to inf, and no maximum is sure to keep it: look at the mean with isfinite(), and agree",
+    "huge": "each of them is finite, and their sum is not: look at the mean, and agree",
+}
+FINITE = {
+    "full": ", and the disk is full: False means an overflow, so let the error through",
+    "large": ": a sum or a norm of large numbers overflows by itself: look at each element",
+}
 HUGE = 3e38
 """Finite in fp32, and twice of it is not."""
 LARGE = 2.0**126
 """Two of it are finite, four are not, nor is its square."""
 
 
-def run_step(
-    fn: Callable[..., Any], comm: Collectives, row: Tensor, steps: list[Any], groups: int, at_once: bool
-) -> Any:
-    """One call for each gradient, and another each time a disk failed. steps: (gradient, which write fails in the first
-    call, in the second, ...)."""
-    shard = row.tensor_split(comm.size)[comm.rank]
-    records = [torch.cat([piece, torch.zeros_like(piece)]) for piece in shard.chunk(groups)]
-    file = File(records)
-    step = fn(comm, Disk(file, at_once), [torch.empty_like(records[0]) for _ in range(2)], update)
-    said, heard, rows = [], [], []
-    for gradient, fails in steps:
-        heard.append(0)
-        # Another call also where it raises of itself.
-        for last, fails_at in enumerate([*fails, None, None], -1 - len(fails)):
-            file.prepare(fails_at)
+def update(buffer: Tensor, gradient: Tensor) -> Tensor:
+    """SGD with momentum on a record in a buffer, in place: parameters, then momentum. Returns the new parameters."""
+    main, momentum = buffer.chunk(2)
+    momentum.mul_(0.5).add_(gradient)
+    return main.sub_(0.125 * momentum)
+
+
+class Transfer:
+    """It takes place when it is first waited for, or `at_once`; only `wait` tells of a failure."""
+
+    def __init__(self, run: Callable[[], Any], at_once: bool) -> None:
+        self._run: Callable[[], Any] | None = run
+        if at_once:
+            try:
+                self.wait()
+            except OSError as error:
+                self._run = partial(complain, error)
+
+    def wait(self) -> None:
+        run, self._run = self._run, None
+        if run:
+            run()
+
+
+def complain(error: OSError) -> None:
+    raise error
+
+
+class Disk:
+    """Records of a rank. It does everything at the last moment that its contract allows, or at the first. A read that
+    nobody waits for has no last moment: it comes when it does most harm. So one that was begun before a write from the
+    same buffer, and not waited for till then, comes just before that write. A write that fails has changed nothing."""
+
+    def __init__(self, records: list[Tensor], at_once: bool) -> None:
+        self.count, self._records, self._at_once = len(records), records, at_once
+        self._reads: list[tuple[int, Transfer]] = []
+        self._late = 0
+        self._prepare(None)
+
+    def _prepare(self, fails_at: int | None) -> None:
+        """Which write is to fail, counted from here."""
+        self._writes, self._fails_at, self._failed = 0, fails_at, False
+
+    def read(self, k: int, buffer: Tensor) -> Transfer:
+        # Until it has ended a buffer holds no numbers.
+        buffer.fill_(torch.nan)
+        reading = Transfer(lambda: buffer.copy_(self._records[k]), self._at_once)
+        self._reads.append((buffer.data_ptr(), reading))
+        return reading
+
+    def write(self, k: int, buffer: Tensor) -> Transfer:
+        forgotten = [reading for place, reading in self._reads if place == buffer.data_ptr()]
+
+        def put():
+            for reading in forgotten:
+                self._late += reading._run is not None
+                reading.wait()
+            self._writes += 1
+            if self._writes == self._fails_at:
+                self._failed = True
+                raise OSError(errno.ENOSPC, "the disk is full")
+            self._records[k].copy_(buffer)
+
+        return Transfer(put, self._at_once)
+
+
+def run_step(fn, comm, row, groups, steps, full_at_write, at_once, gradients):
+    """One call for each gradient, and another each time a disk failed; it does at the first of these writes in the
+    first call, at the second in the second, ..."""
+    row = row.clone()
+    pieces = row.tensor_split(comm.size)[comm.rank].chunk(groups)
+    records = [torch.cat([piece, torch.zeros_like(piece)]) for piece in pieces]
+    disk = Disk(records, at_once)
+    step = fn(comm, disk, [torch.empty_like(records[0]) for _ in range(2)], update)
+    said, heard, files, rows = [], [], [], []
+    for gradient, fails in zip(gradients, full_at_write, strict=True):
+        heard.append(False)
+        for fails_at in [*fails, None]:
+            disk._prepare(fails_at)
             try:
                 said.append(step.step(row, gradient))
                 break
             except OSError:
-                if not last:
+                if not disk._failed:
                     raise
-                heard[-1] += 1
+                # Whether a second error of one step is lost shows in the states.
+                heard[-1] = True
+        files.append(torch.cat(records))
         rows.append(row.clone())
-    return {"rows": rows, "records": torch.cat(records), "said": said, "heard": heard, "late": file.late}
+    ill = next((at for at, step in enumerate(steps) if step not in CALM), len(steps))
+    calm = {"said": said[:ill], "files": torch.stack(files)[:ill]}
+    return {"calm": calm, "said": said, "heard": heard, "late": disk._late, "file": files[-1], "rows": rows}
 
 
-def case_of(
-    rng: Random, ranks: int, groups: int, kinds: Sequence[str], world: str = "lockstep", at_once: bool = False
-) -> Case:
-    """A step for each of `kinds`, which `KINDS` explains."""
+def step_case(rng, ranks, groups, *steps, at_once=False, **where):
+    """A step for each word; for numbers one in which the disk is full at this write, then at that."""
     numel = ranks * groups * rng.randint(2, 4)
-    row = signed(rng, numel)
-    steps: list[list[Any]] = [[] for _ in range(ranks)]
-    for kind in kinds:
-        where, who = {"first nan": 0, "last nan": numel - 1}.get(kind, rng.randrange(numel)), rng.randrange(ranks)
-        fails = full_at(rng, kind, groups)
-        for rank in range(ranks):
-            gradient = signed(rng, numel)
+    row, each = signed(rng, numel), [[signed(rng, numel) for _ in steps] for _ in range(ranks)]
+    for number, step in enumerate(steps):
+        *edge, kind = step.split() if isinstance(step, str) else ["full"]
+        place = {"first": 0, "last": numel - 1}[edge[0]] if edge else rng.randrange(numel)
+        struck = rng.randrange(ranks)
+        for rank, gradients in enumerate(each):
             if kind == "huge":
-                gradient[where] = HUGE if ranks > 1 else torch.inf
-            if kind.endswith(("inf", "nan")) and rank == who:
-                gradient[where] = float(kind.split()[-1])
-            if kind == "large":
-                gradient.fill_(LARGE)
-            if kind == "zero":
-                gradient.zero_()
-            steps[rank].append((gradient, fails))
-    steps_are = ", ".join(KINDS[kind] for kind in kinds)
-    said = f"on {plural(ranks, 'rank')}, {plural(groups, 'group')} a rank, steps: {steps_are}"
-    said += ", the disk does everything at once" if at_once else ""
-    return Case([(row.clone(), steps[rank], groups, at_once) for rank in range(ranks)], world, said)
+                gradients[number][place] = HUGE
+            elif kind in NOT_FINITE and rank == struck:
+                gradients[number][place] = float(kind)
+            elif kind in ("large", "zero"):
+                gradients[number].fill_(LARGE if kind == "large" else 0)
+    words = [step if isinstance(step, str) else "full" for step in steps]
+    fails = [[] if isinstance(step, str) else step for step in steps]
+    return Case([(row, groups, words, fails, at_once, gradients) for gradients in each], **where)
 
 
 def step_cases(rng: Random) -> list[Case]:
-    plain = ("plain", "plain", "plain")
-    shapes = [
-        (2, 3, plain),
-        (3, 4, ("plain", "zero", "plain")),
-        (1, 1, plain),
-        (3, 3, ("plain", "inf", "plain")),
-        (2, 2, ("huge", "nan", "plain")),
-        (3, 2, ("last nan", "first nan", "plain")),
-        (2, 3, ("plain", "early full", "plain")),
-        (2, 3, ("plain", "late full", "plain")),
-        (4, 3, ("full", "inf", "full", "plain")),
-        (1, 3, ("plain", "huge", "full")),
-        (2, 3, ("plain", "twice", "plain")),
-        (2, 2, ("plain", "large")),
+    case, some = partial(step_case, rng), rng.randint(2, 3)
+    return [
+        case(2, 3, "plain", "plain", "plain"),
+        case(3, 4, "plain", "zero", "plain"),
+        case(1, 1, "plain", "plain", "plain"),
+        case(3, 3, "plain", "inf", "plain"),
+        case(2, 2, "huge", "nan", "plain"),
+        case(3, 2, "last nan", "first nan", "plain"),
+        case(2, 3, "plain", [2], "plain"),
+        case(2, 3, "plain", [3], "plain"),
+        case(4, 3, [some], "inf", [rng.randint(2, 3)], "plain"),
+        case(1, 3, "plain", "inf", [some]),
+        case(2, 3, "plain", [some, 1], "plain"),
+        case(2, 2, "plain", "large"),
+        case(2, 4, "plain", "plain", "plain", at_once=True),
+        # Two writes may be under way wherever one of them fails, and the second failure may come behind the first.
+        *(case(2, 4, "plain", writes, "plain", at_once=True) for writes in ([2], [1], [3], [4], [2, 2])),
+        *(case(2, 4, "plain", writes, "plain") for writes in ([1], [2, 2])),
+        case(2, 2, "plain", "inf", [2], world="processes"),
+        case(2, 3, "plain", "-inf", "plain"),
     ]
-    cases = [case_of(rng, ranks, groups, kinds) for ranks, groups, kinds in shapes]
-    cases += [case_of(rng, 2, 4, kinds, at_once=True) for kinds in (plain, ("plain", "early full", "plain"))]
-    # Two writes may be under way wherever one of them fails, and the second failure may come behind the first.
-    fuller = ("first full", "nearly late full", "late full", "twice on")
-    cases += [case_of(rng, 2, 4, ("plain", kind, "plain"), at_once=True) for kind in fuller]
-    cases += [case_of(rng, 2, 4, ("plain", kind, "plain")) for kind in ("first full", "twice on")]
-    cases.append(case_of(rng, 2, 2, ("plain", "inf", "full"), "processes"))
-    return [*cases, case_of(rng, 2, 3, ("plain", "-inf", "plain"))]
 
 
-def bad(case: Case, number: int) -> bool:
-    total = torch.stack([args[1][number][0] for args in case.args]).sum(0)
-    return not bool(total.isfinite().all())
+def say_said(args, got, want):
+    if not all(isinstance(one, bool) for one in got):
+        return f"returns {short(got)} from its steps: True where it has stepped, False where it has skipped"
+    at = next(at for at, due in enumerate(want) if got[at] != due)
+    kind = args[2][at].split()[-1]
+    if got[at]:
+        return f"steps with gradients that are not finite (step {at + 1}): {NOT_FINITE[kind]}"
+    return f"skips step {at + 1}, whose gradients are finite{FINITE.get(kind, '')}"
 
 
-def trained(
-    case: Case,
-    *,
-    by: float = 0.0,
-    twice: int = 0,
-    passed_over: bool = False,
-    steps: int | None = None,
-    group: Callable[[int, int], bool] | None = None,
-    still: bool = False,
-    stays: bool = False,
-    alone: bool = False,
-    dropped: bool = False,
-    between: bool = False,
-) -> list[Tensor]:
-    """[Row, main parameters and momentum in the file] after all or some steps, gradients divided by N or by `by`. Where
-    a disk failed at write number `twice` or later, the groups before the failure are done again, and with `passed_over`
-    the one that failed is not. `group(k, groups)` says whether a group's states come back to the file.
-    With `still`, gradients that are zero change nothing; with `stays`, neither do those of groups that were written
-    before an earlier failure. With `alone`, ranks whose own shard of the mean is finite step where others do not; with
-    `dropped`, the group after the one that failed is done again, and with `between` those that were written between
-    two failures."""
-    row, momentum = case.args[0][0].clone(), torch.zeros_like(case.args[0][0])
-    groups, ranks = case.args[0][2], case.ranks
-    each = row.numel() // ranks // groups
-    kept = row.clone()
-    number_of = (torch.arange(row.numel()) // each) % groups
-    back = torch.tensor([group is None or group(int(k), groups) for k in number_of])
-    shard_of, behind = torch.arange(row.numel()) // (each * groups), torch.zeros_like(back)
-    for number, (_, fails) in enumerate(case.args[0][1][:steps]):
-        if (bad(case, number) and not alone) or (still and not any(args[1][number][0].any() for args in case.args)):
-            continue
-        fails_at = fails[0] if fails else None
-        mean = torch.stack([args[1][number][0] for args in case.args]).sum(0) / (by or ranks)
-        there = back & (number_of != fails_at - 1) if passed_over and fails_at else back
-        again = number_of < (fails_at - 1 if fails_at and 0 < twice <= fails_at else 0)
-        again = again | (number_of == fails_at) if dropped and fails_at else again
-        if between and len(fails) == 2:
-            again = (number_of >= fails[0] - 1) & (number_of < sum(fails) - 2)
-        whole = torch.stack([part.isfinite().all() for part in mean.tensor_split(ranks)])
-        moves = whole[shard_of] & ~behind
-        if stays and fails_at:
-            behind = behind | (number_of < fails_at - 1)
-        for mask in (moves, again & moves):
-            new = torch.where(mask, MOMENTUM * momentum + mean, momentum)
-            row = torch.where(mask, kept - RATE * new, row)
-            momentum = torch.where(there, new, momentum)
-            kept = torch.where(there & mask, row, kept)
-    return [row, kept, momentum]
+def say_heard(args, got, want):
+    return "does not let its caller hear of a full disk"
 
 
-def by_rank(case: Case, main: Tensor, momentum: Tensor) -> list[Tensor]:
-    """Each rank's records, end to end."""
-    groups = case.args[0][2]
-    values = []
-    for rank in range(case.ranks):
-        pieces = [part.tensor_split(case.ranks)[rank].chunk(groups) for part in (main, momentum)]
-        values.append(torch.cat([torch.cat(pair) for pair in zip(*pieces, strict=True)]))
-    return values
-
-
-@each_rank
-def skipped_alike(case: Case, rank: int, record: Record) -> str | None:
-    said = record.value["said"]
-    if not all(isinstance(one, bool) for one in said):
-        text = f"step() of rank {rank} returned {said}"
-        return f"{text}: True where it has stepped, False where it has skipped"
-    for number, one in enumerate(said):
-        want = not bad(case, number)
-        if one and not want:
-            text = f"rank {rank} steps with gradients that are not finite (step {number + 1})"
-            return f"{text}: {overlooked(case, number)}"
-        if want and not one and case.args[0][1][number][1]:
-            text = f"in step {number + 1} the disk is full, and rank {rank} returns False, which means an overflow"
-            return f"{text}: let the error through"
-        if want and not one:
-            large = case.args[rank][1][number][0].abs().max() >= LARGE
-            look = ": a sum or a norm of large numbers overflows by itself: look at each element" if large else ""
-            return f"rank {rank} skips step {number + 1}, whose gradients are finite{look}"
-    return None
-
-
-def overlooked(case: Case, number: int) -> str:
-    """What to look for in gradients of a step that must not be taken."""
-    each = torch.stack([args[1][number][0] for args in case.args])
-    if each.isnan().any():
-        return (
-            "a NaN is not equal to inf, and no maximum is sure to keep it: look at the mean with isfinite(), and agree"
-        )
-    if each.isneginf().any():
-        return "-inf is no maximum, and an overflow all the same: look at the mean with isfinite(), and agree"
-    if each.isfinite().all():
-        return "each of them is finite, and their sum is not: look at the mean, and agree"
-    return "look at the mean before any state is touched, and agree"
-
-
-@each_rank
-def heard_of(case: Case, rank: int, record: Record) -> str | None:
-    due = [0 if bad(case, at) else len(fails) for at, (_, fails) in enumerate(case.args[0][1])]
-    for number, (heard, want) in enumerate(zip(record.value["heard"], due, strict=True), 1):
-        if heard > want:
-            return f"step {number} of rank {rank} raises an OSError though all is well"
-        # Whether a second error of one step is lost shows in the states.
-        if want > heard == 0:
-            said = f"in step {number} the disk is full, and rank {rank}'s caller does not hear of it"
-            if any(record.value["heard"][: number - 1]):
-                return f"{said}: is a group passed over? What is noted of a step is forgotten when the step is whole"
-            return f"{said}: let the error through, and write each group once"
-    return None
-
-
-@once
-def states_wanted(case: Case) -> Wanted:
-    row, began = case.args[0][0], torch.zeros_like(case.args[0][0])
-
-    def states(**slips: Any) -> list[Tensor]:
-        _, kept, momentum = trained(case, **slips)
-        return by_rank(case, kept, momentum)
-
-    mistakes: dict[str, Sequence[Any]] = {
-        "records as they began: which write has ever been waited for?": by_rank(case, row, began),
-        "records of which the last never came back to the file": states(group=lambda k, groups: k < groups - 1),
-        "records of which only the first came back to the file": states(group=lambda k, groups: k == 0),
-        # Who notes nothing is caught at the second write already.
-        "records in which some groups were updated twice: what is noted of one group must not replace what is noted of "
-        "another": states(twice=3),
-        "records in which some groups were updated twice: after a full disk, step() comes again, and what has been "
-        "written is done": states(twice=2),
-        "records in which groups were updated twice that were written between two failures: go on from where the last "
-        "call stopped, not the first": states(between=True),
-        "records without the group that failed: it is written when its wait() has returned": states(passed_over=True),
-        "records in which a group was updated twice whose write was under way when another failed: wait for each "
-        "write, and note those that have ended well": states(dropped=True),
-        "records in which some groups stand still: what is noted of a step is forgotten when the step is whole": states(
-            stays=True
-        ),
-        "what ranks do that find nothing in their own shard: all agree before any state is touched": states(alone=True),
-        "the states of before where gradients are zero: the momentum moves on all the same": states(still=True),
-        "the records of the first step: what is remembered of a step that is whole?": states(steps=1),
-        "what the sum of the gradients gives: take their mean": states(by=1),
-        "what gradients give that are divided by N twice": states(by=case.ranks**2),
-    }
-    look = "which group's states are in which record? A buffer may be read into when its last write has been waited for"
-    return Wanted(states(), mistakes, look, did="ends with")
-
-
-def plain_right(case: Case, seen: Observation) -> str | None:
-    """States where neither an overflow nor a full disk comes in between."""
-    calm = all(not bad(case, at) and not fails for at, (_, fails) in enumerate(case.args[0][1]))
-    skipped = any(False in record.value["said"] for record in seen.records)
-    return states_right(case, seen) if calm and not skipped else None
-
-
-def states_right(case: Case, seen: Observation) -> str | None:
-    hint = numbers_are_finite(case, seen)
-    if hint or not (hint := compared(states_wanted(case), only(seen, "records"))):
-        return hint
-    late = [rank for rank, record in enumerate(seen.records) if record.value["late"]]
-    full = any(fails for _, fails in case.args[0][1])
-    look = "when a write fails, what is still under way?" if full else "whose handle is dropped?"
-    return f"rank {late[0]} {FORGOTTEN}: {look}" if late else hint
-
-
-@each_rank
-def numbers_are_finite(case: Case, rank: int, record: Record) -> str | None:
-    if bool(record.value["records"].isfinite().all()):
-        return None
-    said = f"rank {rank}'s file has numbers that are none"
-    if any(bad(case, number) for number in range(len(case.args[0][1]))):
-        return f"{said}, an overflow has got into it: look before you touch any state"
+def say_file(args, got, want):
+    if got.isfinite().all():
+        return f"has a file in which {int((~torch.isclose(got, want)).sum())} of {want.numel()} numbers are wrong"
+    said = "has numbers that are none in its file"
+    if NOT_FINITE.keys() & {step.split()[-1] for step in args[2]}:
+        return f"{said}: an overflow has got into it"
     return f"{said}: a record was written from a buffer that was being read into, or updated before its read had ended"
 
 
-def row_right(case: Case, seen: Observation, index: int) -> str | None:
-    """After each step: a later one would hide what an earlier has done."""
-    return compared(row_wanted(case, index + 1), seen)
+def say_calm(args, got, want):
+    if got["said"] != want["said"]:
+        return say_said(args, got["said"], want["said"])
+    file, due = next(pair for pair in zip(got["files"], want["files"], strict=True) if not alike(*pair, 1e-5))
+    return f"{say_file(args, file, due)} (which group's states are in which record?)"
 
 
-@once
-def row_wanted(case: Case, steps: int) -> Wanted:
-    good, began = trained(case, steps=steps)[0], case.args[0][0]
-
-    def everywhere(row: Tensor) -> list[Tensor]:
-        return [row] * case.ranks
-
-    mine = []
-    for rank in range(case.ranks):
-        row = began.clone()
-        row.tensor_split(case.ranks)[rank].copy_(good.tensor_split(case.ranks)[rank])
-        mine.append(row)
-    mistakes: dict[str, Sequence[Any]] = {
-        "the row as it began: new parameters go into it": everywhere(began),
-        "a row in which its own shard alone is new: hand the shards around": mine,
-    }
-    look = "does each group's piece of the shard get what update() returns?"
-    if case.args[0][1][steps - 1][1]:
-        look += " Also of a group that was written before the disk was full, and is not updated again?"
-    return Wanted(everywhere(good), mistakes, look, "ends with")
-
-
-@each_rank
-def gradients_stay(case: Case, rank: int, record: Record) -> str | None:
-    pairs = zip(record.after[1], case.args[rank][1], strict=True)
-    stay = all(alike(after, before) for (after, _), (before, _) in pairs)
-    return None if stay else f"it overwrote rank {rank}'s gradient, which belongs to the caller: work on a copy"
-
-
-FORGOTTEN = "has begun a read that nobody waits for, and it ends when the buffer holds something newer"
+AFTER = "After an overflow all is as before; after a full disk what has been written is done, and nothing else"
+HEARD = "Is a group passed over? What is noted of a step is forgotten when the step is whole"
 FIRST = "First be right: one group after the other, with a wait() behind every read and every write."
 OVERFLOW = (
     "An overflow shows in the reduced mean, and only on the rank whose shard it is in. A flag that all ranks add up "
@@ -464,15 +404,43 @@ EXERCISE = Exercise(
     "MendedStep",
     step_cases,
     (
-        Claim("without trouble, each rank's file ends with the states that the steps give", plain_right),
-        Claim("gradients stay as they were", gradients_stay),
-        Claim("no rank steps with gradients that are not finite, and all others step", skipped_alike, OVERFLOW),
-        Claim("whoever calls hears of a full disk", heard_of, FULL),
-        Claim("after trouble, it does so, too", states_right, (*FULL, *OVERFLOW)),
-        Claim("after each step every rank has the whole row", each_time("rows", row_right, "after step {}")),
+        Claim(
+            "without trouble, each rank's file ends with the states that the steps give", Gives("calm", say=say_calm)
+        ),
+        Claim("gradients stay as they were", untouched(5)),
+        Claim(
+            "no rank steps with gradients that are not finite, and all others step",
+            Gives("said", say=say_said),
+            OVERFLOW,
+        ),
+        Claim(
+            "whoever calls hears of a full disk",
+            Gives("heard", HEARD, say=say_heard),
+            FULL,
+        ),
+        Claim(
+            "no read is left under way",
+            never(
+                "late",
+                "rank {rank} has begun a read that nobody waits for, and it ends when the buffer holds something newer:"
+                " when a write fails, what is still under way?",
+            ),
+        ),
+        Claim("after trouble, it does so, too", Gives("file", AFTER, say=say_file), (*FULL, *OVERFLOW)),
+        Claim(
+            "after each step every rank has the whole row",
+            Gives(
+                "rows",
+                "does each group's piece of the shard get what update() returns? Also of a group that was written "
+                "before the disk was full, and is not updated again?",
+                did="ends with",
+            ),
+        ),
     ),
     run=run_step,
     hints=(FIRST, *OVERFLOW, *FULL),
+    mistakes=MISTAKES,
+    without=frozenset({"dtype"}),
     text=TEXT,
     answer=(MendedStep,),
     points=3,
