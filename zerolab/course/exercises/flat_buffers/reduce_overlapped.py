@@ -120,13 +120,7 @@ Skips = Sequence[tuple[int, int]]
 
 
 def overlap_case(
-    rng: Random,
-    numels: Sequence[int],
-    limit: int,
-    ranks: int,
-    skips: Skips = (),
-    link: Link | None = LINK,
-    **where: Any,
+    rng: Random, numels: Sequence[int], limit: int, ranks: int, skips: Skips = (), link: Any = LINK, **where: Any
 ) -> Case:
     """`skips` are (rank, layer)."""
     mine: list[list[Tensor | None]] = [[signed(rng, numel) for numel in numels] for _ in range(ranks)]
