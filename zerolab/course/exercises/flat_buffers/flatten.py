@@ -116,8 +116,8 @@ BOARD = "eight transposed weights of 32 by 24 in bfloat16"
 def flatten_cases(rng: Random) -> list[Case]:
     kinds = ["two layers", "two layers with one weight", "one layer used twice", "parameters of odd kinds"]
     drawn = [(kind, rng.choice((2, 3, 4)), rng.choice((4, 8))) for kind in [*kinds, "doubles", "bfloat16 numbers"]]
-    # The last one is as large as the first.
-    args = [(kind, rng.randrange(10**6), ranks, align) for kind, ranks, align in [*drawn, drawn[0]]]
+    # Two of one size, so that rows kept by their sizes show.
+    args = [(kind, rng.randrange(10**6), ranks, align) for kind, ranks, align in [*drawn, drawn[-1]]]
     return [
         Case(
             [(kind, seed, ranks, align)], about=f"a module of {kind}, {ranks} ranks, align={align}", board=kind == BOARD
@@ -152,7 +152,8 @@ def run_flatten(fn: Callable[..., Any], comm: Any, kind: str, seed: int, ranks: 
     seen["rest"] = {
         "in requires_grad of its parameters": [parameter.requires_grad for parameter in before],
         "among its gradients": [
-            p.grad if p.grad is due else "another" for p, due in zip(before, gradients, strict=False)
+            "another tensor" if p.grad is not None and p.grad is not due else p.grad
+            for p, due in zip(before, gradients, strict=False)
         ],
         "in its mode, training or not": [part.training for part in module.modules()],
         "among its buffers": list(module.buffers()),
@@ -164,8 +165,8 @@ def run_flatten(fn: Callable[..., Any], comm: Any, kind: str, seed: int, ranks: 
         memory: dict[str, Any] = {"among the parameters": [parameter.clone() for parameter in after]}
         row.copy_(torch.arange(1, row.numel() + 1).view_as(row))
         memory["among the parameters after the check wrote into the row"] = [parameter.clone() for parameter in after]
-        for number, parameter in enumerate(after):
-            parameter.fill_(-1.0 - number)
+        for parameter, value in zip(after, memory["among the parameters"], strict=True):
+            parameter.copy_(value + 1)
         memory["in the row after the check wrote into the parameters"] = row.clone()
     return {**seen, "memory": memory, "again": fn(module, ranks + 1, 2 * align).detach().clone()}
 
@@ -201,12 +202,7 @@ EXERCISE = Exercise(
         ),
         Claim(
             "row and module are the same memory",
-            Gives(
-                "memory",
-                "A copy has memory of its own, a view has not",
-                tolerance=0.0,
-                say=ended,
-            ),
+            Gives("memory", "A copy has memory of its own, a view has not", tolerance=0.0, say=ended),
         ),
         Claim(
             "no second copy is kept",
@@ -218,12 +214,7 @@ EXERCISE = Exercise(
         ),
         Claim(
             "nothing else about the module has changed",
-            Gives(
-                "rest",
-                "Leave alone all but the memory of its parameters",
-                tolerance=0.0,
-                say=ended,
-            ),
+            Gives("rest", "Leave alone all but the memory of its parameters", tolerance=0.0, say=ended),
         ),
         Claim(
             "each call makes a row of its own",
