@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from zerolab.course.exercises.flat_buffers.lay_out import lay_out
-from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import most
+from zerolab.course.judge.case import Case
+from zerolab.course.judge.claims import most, never
 from zerolab.course.judge.exercise import Claim, Exercise, Score
-from zerolab.course.judge.same import alike, short
+from zerolab.course.judge.model import Gives
+from zerolab.course.judge.same import alike, difference
 from zerolab.memory import Tracker
 
 TEXT = """
@@ -52,8 +53,23 @@ def flatten(module: torch.nn.Module, ranks: int, align: int) -> torch.Tensor:
     ### END SOLUTION
 
 
-Tensor = torch.Tensor
-Answer = Callable[..., Any]
+MISTAKES = r"""
+a row that holds buffers, or a tied weight twice; which list has each parameter once?
+    list(module.parameters()) => [it for _, it in module.named_parameters(remove_duplicate=False)] + [*module.buffers()]
+a row without the frozen, and a frozen parameter lies in the row, too
+    list(module.parameters()) => [parameter for parameter in module.parameters() if parameter.requires_grad]
+a row that ends with the last parameter, and its length is due, padding included, as lay_out says
+    torch.zeros(length => torch.zeros(starts[-1] + parameters[-1].numel()
+a row in which nobody wrote all of the padding: new memory holds anything; fill it with zeros
+    torch.zeros => torch.empty
+a row of zeros: nobody copied the parameters' values there
+    place.copy_(parameter.detach()) => pass
+a transposed parameter in the order of its old memory; reshape(-1) gives its own
+    row[start : start + parameter.numel()].view( => row[start:].as_strided_(
+    parameter.shape) => parameter.shape, parameter.stride())
+View each part in its parameter's shape
+    parameter.data = place => parameter.data = place.view(-1)
+"""
 
 
 class Odd(nn.Module):
@@ -71,19 +87,14 @@ class Odd(nn.Module):
         self.register_buffer("seen", torch.randn(170))
 
 
-class Turned(nn.Module):
-    """Weights that are all transposed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weights = nn.ParameterList(nn.Parameter(torch.randn(24, 32).t()) for _ in range(8))
-
-
 def build(kind: str, seed: int) -> nn.Module:
     """A small module, the same for each seed; every other one is in evaluation mode."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module: nn.Module
+        module: nn.Module = nn.Linear(3, 4).to(torch.float64 if kind == "doubles" else torch.bfloat16)
+        for parameter in module.parameters():
+            # Numbers that no float32 holds.
+            parameter.data /= 3
         if kind == "two layers":
             module = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 5))
         elif kind == "one layer used twice":
@@ -92,38 +103,37 @@ def build(kind: str, seed: int) -> nn.Module:
         elif kind == "two layers with one weight":
             module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3, bias=seed % 3 > 0))
             module[1].weight = module[0].weight  # type: ignore[assignment]
-        elif kind in ("doubles", "bfloat16 numbers"):
-            module = nn.Linear(3, 4).to(torch.float64 if kind == "doubles" else torch.bfloat16)
-            for parameter in module.parameters():
-                # Numbers that no float32 holds.
-                parameter.data /= 3
         elif kind == "parameters of odd kinds":
             module = Odd()
-        else:
-            module = Turned().to(torch.bfloat16)
+        elif kind == BOARD:
+            module = nn.ParameterList(nn.Parameter(torch.randn(24, 32).t()) for _ in range(8)).to(torch.bfloat16)
         return module.train(seed % 2 == 0)
 
 
+BOARD = "eight transposed weights of 32 by 24 in bfloat16"
+
+
 def flatten_cases(rng: Random) -> list[Case]:
-    tied = ["one layer used twice", "two layers with one weight"]
-    kinds = ["two layers", *tied, "parameters of odd kinds", "doubles", "bfloat16 numbers"]
-    cases = []
-    for kind in kinds:
-        ranks, align = rng.choice((2, 3, 4)), rng.choice((4, 8))
-        about = f"a module of {kind}, {plural(ranks, 'rank')}, align={align}"
-        cases.append(Case([(kind, rng.randrange(10**6), ranks, align)], about=about))
-    board = "eight transposed weights of 32 by 24 in bfloat16, 4 ranks, align=16"
-    return [*cases, Case([("large", 0, 4, 16)], about=board, board=True)]
+    kinds = ["two layers", "two layers with one weight", "one layer used twice", "parameters of odd kinds"]
+    drawn = [(kind, rng.choice((2, 3, 4)), rng.choice((4, 8))) for kind in [*kinds, "doubles", "bfloat16 numbers"]]
+    # Two of one size, so that rows kept by their sizes show.
+    args = [(kind, rng.randrange(10**6), ranks, align) for kind, ranks, align in [*drawn, drawn[-1]]]
+    return [
+        Case(
+            [(kind, seed, ranks, align)], about=f"a module of {kind}, {ranks} ranks, align={align}", board=kind == BOARD
+        )
+        for kind, seed, ranks, align in [*args, (BOARD, 0, 4, 16)]
+    ]
 
 
-def run_flatten(fn: Answer, comm: Any, kind: str, seed: int, ranks: int, align: int) -> dict[str, Any]:
-    """Flatten a new module, then write into the row and look at the module, and the reverse."""
+def run_flatten(fn: Callable[..., Any], comm: Any, kind: str, seed: int, ranks: int, align: int) -> dict[str, Any]:
+    """Flatten a new module, then write into the row and look at the module, and the reverse; and flatten it again."""
     # New memory is filled with NaN, so that padding which nobody wrote shows.
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         # Gradients are made before, so that nobody counts them; on the scoreboard there are none. What is frozen may
         # have one, and what is not frozen may lack it.
-        likes = [] if kind == "large" else list(build(kind, seed).parameters())
+        likes = [] if kind == BOARD else list(build(kind, seed).parameters())
         gradients = [like.detach() + 1 if number != 1 else None for number, like in enumerate(likes)]
         with Tracker() as tracker:
             module = build(kind, seed)
@@ -134,184 +144,93 @@ def run_flatten(fn: Answer, comm: Any, kind: str, seed: int, ranks: int, align: 
             kept, peak = sum(tracker.now().values()), sum(tracker.peak.values())
     finally:
         torch.use_deterministic_algorithms(False)
-    if not isinstance(row, Tensor):
-        return {"row": row}
+    if not isinstance(row, torch.Tensor):
+        return {}
     after = list(module.parameters())
-    same = len(after) == len(before) and all(a is b for a, b in zip(after, before, strict=True))
-    seen = {"row": row.detach().clone(), "grad": row.requires_grad, "same": same, "kept": kept, "peak": peak}
-    seen["training"] = module.training
-    seen["frozen"] = [not parameter.requires_grad for parameter in before]
-    seen["lost"] = [n for n, g in enumerate(gradients) if not same_gradient(before[n].grad, g, likes[n])]
-    seen["buffers"] = [buffer.clone() for buffer in module.buffers()]
+    seen = {"row": row.detach().clone(), "graph": row.requires_grad, "kept": kept, "peak": peak, "itself": row}
+    seen["renewed"] = [*map(id, after)] != [*map(id, before)]
+    seen["rest"] = {
+        "in requires_grad of its parameters": [parameter.requires_grad for parameter in before],
+        "among its gradients": [
+            "another tensor" if p.grad is not None and p.grad is not due else p.grad
+            for p, due in zip(before, gradients, strict=False)
+        ],
+        "in its mode, training or not": [part.training for part in module.modules()],
+        "among its buffers": list(module.buffers()),
+        "among its attributes": [
+            sorted({**vars(part), **part._parameters, **part._buffers}) for part in module.modules()
+        ],
+    }
     with torch.no_grad():
-        seen["values"] = [parameter.clone() for parameter in after]
+        memory: dict[str, Any] = {"among the parameters": [parameter.clone() for parameter in after]}
         row.copy_(torch.arange(1, row.numel() + 1).view_as(row))
-        seen["from_row"] = [parameter.clone() for parameter in after]
-        for number, parameter in enumerate(after):
-            parameter.fill_(-1.0 - number)
-        seen["to_row"] = row.clone()
-    # A second module, just like the first, and then the second one once more, for other ranks.
-    second = build(kind, seed)
-    seen["second"] = fn(second, ranks, align).detach().clone()
-    seen["stays"] = alike(row, seen["to_row"], 0.0)
-    seen["anew"] = fn(second, ranks + 1, 2 * align).detach().clone()
-    return seen
+        memory["among the parameters after the check wrote into the row"] = [parameter.clone() for parameter in after]
+        for parameter, value in zip(after, memory["among the parameters"], strict=True):
+            parameter.copy_(value + 1)
+        memory["in the row after the check wrote into the parameters"] = row.clone()
+    return {**seen, "memory": memory, "again": fn(module, ranks + 1, 2 * align).detach().clone()}
 
 
-def same_gradient(now: Tensor | None, gradient: Tensor | None, like: Tensor) -> bool:
-    """Whether .grad is the one that was put there, with its numbers."""
-    return now is gradient and (now is None or torch.equal(now, like.detach() + 1))
-
-
-def slots(case: Case) -> tuple[list[Tensor], list[int], int]:
-    """The parameters as they were, and where they should lie."""
-    kind, seed, ranks, align = case.args[0]
-    parameters = [parameter.detach() for parameter in build(kind, seed).parameters()]
-    return parameters, *lay_out([parameter.numel() for parameter in parameters], ranks, align)
-
-
-def filled(parameters: Sequence[Tensor], starts: Sequence[int], length: int) -> Tensor:
-    """The row with these parameters at these starts."""
-    row = torch.zeros(length, dtype=parameters[0].dtype)
-    for start, parameter in zip(starts, parameters, strict=True):
-        row[start : start + parameter.numel()] = parameter.flatten()
-    return row
-
-
-def row_holds_values(case: Case, seen: Observation) -> str | None:
-    value = seen.records[0].value
-    row, (parameters, starts, length) = value["row"], slots(case)
-    if not isinstance(row, Tensor):
-        return f"you return {short(row)}, not the row"
-    if row.dtype != parameters[0].dtype:
-        return f"the row is {row.dtype}, the parameters are {parameters[0].dtype}: make it of their dtype"
-    if row.shape != (length,):
-        due = sum(parameter.numel() for parameter in build(*case.args[0][:2]).state_dict().values())
-        used = sum(parameter.numel() for parameter in parameters)
-        said = f"your row has shape {tuple(row.shape)}, and ({length},) is due"
-        if due > used and row.numel() >= due:
-            return f"{said}: it holds buffers, or a tied weight twice; which list has each parameter once?"
-        trained = [p.numel() for p in build(*case.args[0][:2]).parameters() if p.requires_grad]
-        if row.shape == (lay_out(trained, *case.args[0][2:])[1],):
-            return f"{said}: a frozen parameter lies in the row, too"
-        return f"{said}: padding included, as lay_out says"
-    want = filled(parameters, starts, length)
-    if alike(row, want, 0.0):
-        return None
-    wrong = int((row != want).sum())
-    said = f"{wrong} of {length} elements of the row are wrong"
-    real = torch.cat([torch.arange(s, s + p.numel()) for s, p in zip(starts, parameters, strict=True)])
-    if alike(row[real], want[real], 0.0):
-        return f"{said}, all of them padding: new memory holds anything; fill it with zeros"
-    if not row[real].nan_to_num().any():
-        return f"{said}: nobody copied the parameters' values there"
-    in_memory = torch.zeros(length, dtype=row.dtype)
-    for start, parameter in zip(starts, parameters, strict=True):
-        in_memory[start : start + parameter.numel()] = parameter.as_strided((parameter.numel(),), (1,))
-    if alike(row, in_memory, 0.0):
-        return f"{said}: a transposed parameter lies there in the order of its old memory; reshape(-1) gives its own"
-    thawed = [parameter for parameter in build(*case.args[0][:2]).parameters() if parameter.requires_grad]
-    without = torch.zeros(length, dtype=row.dtype)
-    for start, thaw in zip(lay_out([p.numel() for p in thawed], *case.args[0][2:])[0], thawed, strict=True):
-        without[start : start + thaw.numel()] = thaw.detach().flatten()
-    if len(thawed) < len(parameters) and alike(row, without, 0.0):
-        return f"{said}: a frozen parameter lies in the row, too"
-    if row.dtype is torch.float64 and alike(row.float(), want.float(), 0.0):
-        return f"{said}, though right to single precision: what goes through float32?"
-    return f"{said}: which values go to which start?"
-
-
-def module_lives_in_row(case: Case, seen: Observation) -> str | None:
-    value, (parameters, starts, length) = seen.records[0].value, slots(case)
-    if not value["same"]:
-        return "the module has other Parameter objects than before, and an optimizer keeps the old: change .data"
-    if value["grad"]:
-        return "the row requires gradients, as if autograd had made it: detach what you copy"
-    if not alike(value["values"], parameters, 0.0):
-        shapes = [tuple(now.shape) for now in value["values"]]
-        if shapes != [tuple(parameter.shape) for parameter in parameters]:
-            return f"parameters now have the shapes {shapes}: view each part in its parameter's shape"
-        return "the module's parameters hold other values than before: copy first, then point at the row"
-    counted = torch.arange(1, length + 1).to(parameters[0].dtype)
-    want = [counted[s : s + p.numel()].view(p.shape) for s, p in zip(starts, parameters, strict=True)]
-    apart = [index for index, now in enumerate(value["from_row"]) if not alike(now, want[index], 0.0)]
-    if apart:
-        said = f"{len(apart)} of {plural(len(want), 'parameter')} did not change when the check wrote into the row"
-        return f"{said}: a copy has memory of its own, a view has not"
-    for number, (start, parameter) in enumerate(zip(starts, parameters, strict=True)):
-        if not bool((value["to_row"][start : start + parameter.numel()] == -1.0 - number).all()):
-            return f"the check wrote into parameter {number}, and the row does not show it"
-    return None
-
-
-def rest_is_left(case: Case, seen: Observation) -> str | None:
-    """Gradients, frozen or not, mode and buffers are as they were."""
-    value, module = seen.records[0].value, build(*case.args[0][:2])
-    for number, (now, parameter) in enumerate(zip(value["frozen"], module.parameters(), strict=True)):
-        if now and parameter.requires_grad:
-            return f"parameter {number} requires no gradient any more: you froze it"
-        if not now and not parameter.requires_grad:
-            return f"parameter {number} was frozen, and now requires a gradient"
-    if value["lost"]:
-        return f"the .grad of parameter {value['lost'][0]} is not what it was before: leave .grad alone"
-    if value["training"] != module.training:
-        was, now = ("training", "evaluation") if module.training else ("evaluation", "training")
-        return f"the module was in {was} mode, and is in {now} mode now: leave the mode alone"
-    if not alike(value["buffers"], list(module.buffers()), 0.0):
-        return "the module's buffers hold other values than before: leave them alone"
-    return None
-
-
-def nothing_kept(case: Case, seen: Observation) -> str | None:
-    value, module = seen.records[0].value, build(*case.args[0][:2])
-    due = value["row"].nbytes + sum(buffer.nbytes for buffer in module.buffers())
-    if value["kept"] <= due:
-        return None
-    return f"afterwards {value['kept']} bytes are held, and row and buffers are {due}: who still holds a second copy?"
-
-
-def rows_of_their_own(case: Case, seen: Observation) -> str | None:
-    """What was flattened before, a module of the same sizes or the same one for other ranks, changes nothing."""
-    value, (parameters, starts, length) = seen.records[0].value, slots(case)
-    if not value["stays"]:
-        said = "a second module of the same sizes was flattened, and the first one's row changed"
-        return f"{said}: each call makes a row of its own; which rows do you keep?"
-    if not alike(value["second"], filled(parameters, starts, length), 0.0):
-        said = "a second module of the same sizes was flattened, and its row is wrong"
-        return f"{said}: what do you remember of the first?"
-    ranks, align = case.args[0][2] + 1, 2 * case.args[0][3]
-    places = lay_out([parameter.numel() for parameter in parameters], ranks, align)
-    if not alike(value["anew"], filled(parameters, *places), 0.0):
-        said = f"the module was flattened once more, for {ranks} ranks and align={align}, and the new row is wrong"
-        return f"{said}: what do you remember of a module?"
-    return None
-
-
-def flatten_target(case: Case) -> int:
-    """The module as it was, the row, and a copy of one parameter at a time, also if it is made in float32."""
-    parameters, _, length = slots(case)
-    row = length * parameters[0].itemsize
-    return sum(parameter.nbytes for parameter in parameters) + row + 3 * max(p.nbytes for p in parameters)
+def ended(args: tuple[Any, ...], got: Any, want: Any) -> str:
+    key = next(key for key in want if not alike(got[key], want[key]))
+    return f"ended with {difference(got[key], want[key], 0.0)} {key}"
 
 
 EXERCISE = Exercise(
     "flatten",
     flatten_cases,
     (
-        Claim("the row holds each parameter once, at its start, and zeros between", row_holds_values),
-        Claim("row and module are the same memory, and the parameters the same objects", module_lives_in_row),
-        Claim("nothing else about the module has changed", rest_is_left),
-        Claim("no second copy is kept", nothing_kept),
-        Claim("each call makes a row of its own", rows_of_their_own),
+        Claim(
+            "the row holds each parameter once, at its start, and zeros between",
+            Gives(
+                "row",
+                "which values go to which start?",
+                tolerance=lambda dtype: 0.0,
+                dtype="make it of the parameters' dtype",
+            ),
+        ),
+        Claim(
+            "the parameters are the same objects",
+            never(
+                "renewed",
+                "the module has other Parameter objects than before, and an optimizer keeps the old: change .data",
+            ),
+        ),
+        Claim(
+            "the row has no graph",
+            never("graph", "the row requires gradients, as if autograd had made it: detach what you copy"),
+        ),
+        Claim(
+            "row and module are the same memory",
+            Gives("memory", "A copy has memory of its own, a view has not", tolerance=0.0, say=ended),
+        ),
+        Claim(
+            "no second copy is kept",
+            Gives(
+                "kept",
+                "Who still holds a second copy?",
+                say=lambda args, got, want: f"holds {got} bytes afterwards, and row and buffers are {want}",
+            ),
+        ),
+        Claim(
+            "nothing else about the module has changed",
+            Gives("rest", "Leave alone all but the memory of its parameters", tolerance=0.0, say=ended),
+        ),
+        Claim(
+            "each call makes a row of its own",
+            Gives("again", "what do you remember of a module?", "returned for the same module and more ranks"),
+        ),
     ),
     run=run_flatten,
     scores=(
         Score(
             "bytes held at the worst moment",
             most("peak"),
-            flatten_target,
+            None,
             "module and row must coexist for a moment; what else is as large? Copies of all weights at once "
             "are, or a row in another dtype",
+            # A copy of one parameter, also if it is made in float32.
+            slack=3 * 32 * 24 * 2,
         ),
     ),
     hints=(
@@ -319,6 +238,8 @@ EXERCISE = Exercise(
         "Make the row at its full length first, of zeros; copy each parameter to its place.",
         "A part of the row, row[a:b].view(shape), is a view. parameter.data = ... lets a parameter be one.",
     ),
+    mistakes=MISTAKES,
+    without=frozenset(),
     text=TEXT,
     answer=(flatten,),
     points=2,
