@@ -11,7 +11,8 @@ from zerolab.course.judge.promise import in_words, promised
 
 @each_rank
 def as_promised(case: Case, rank: int, record: Record) -> str | None:
-    return f"rank {rank} returned {record.unlike}" if record.unlike else None
+    who = "you return" if case.ranks == 1 else f"rank {rank} returned"
+    return f"{who} {record.unlike}" if record.unlike else None
 
 
 @each_rank

@@ -120,7 +120,7 @@ class Gives(Unbound):
         wrong = [rank for rank, value in enumerate(got) if not alike(value, want[rank], self.near)]
         if not wrong:
             return None
-        says = self.explained(case, got, wrong, earlier)
+        says = self.explained(case, got, earlier)
         if not plain and not self.say:
             records = [replace(record, value=value) for record, value in zip(seen.records, got, strict=True)]
             known = {says: got} if says else {}
@@ -150,19 +150,23 @@ class Gives(Unbound):
         got, want = self.parts(seen, case.ranks), self.wanted(case)
         return all(alike(value, due, self.near) for value, due in zip(got, want, strict=True))
 
-    def explained(self, case: Case, got: Sequence[Any], wrong: Sequence[int], earlier: Sequence[Case]) -> str:
-        """What to say of the first mistake that gives what all wrong ranks gave, and that the claims before this one
-        let through, as they did the answer, and this one in earlier cases; '' if there is none."""
+    def explained(self, case: Case, got: Sequence[Any], earlier: Sequence[Case]) -> str:
+        """What to say of the first mistake that gives what all ranks gave, and that the claims before this one let
+        through, as they did the answer, and this one in earlier cases; '' if there is none."""
+        if case.before:
+            return ""  # by itself the same call is right
         before = list(takewhile(lambda claim: claim.test is not self, self.of_exercise.claims))
         for says, change in read_mistakes(self.of_exercise.mistakes).items():
             made = does(self.of_exercise, case, change)
             parts = self.parts(made, case.ranks)
-            if made.trouble or not all(alike(got[rank], parts[rank], self.near) for rank in wrong):
+            if made.trouble or not all(alike(one, other, self.near) for one, other in zip(got, parts, strict=True)):
                 continue
+            known = [(case, made), *((one, does(self.of_exercise, one, change)) for one in earlier)]
             passes = all(
-                claim.test.holds(case, made) if isinstance(claim.test, Gives) else not claim.hint(case, made)
+                claim.test.holds(*run) if isinstance(claim.test, Gives) else not claim.hint(*run)
                 for claim in before
+                for run in known
             )
-            if passes and all(self.holds(one, does(self.of_exercise, one, change)) for one in earlier):
+            if passes and all(self.holds(*run) for run in known[1:]):
                 return says
         return ""

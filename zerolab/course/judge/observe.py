@@ -315,7 +315,11 @@ def observe_series(exercise: Exercise, fn: Callable[..., Any], series: Sequence[
         return [*(observe_series(exercise, fn, series[: at - 1]) if at > 1 else []), seen[1]]
     found = iter(seen)
     together = [[next(found) for _ in range(length)] for length in lengths]
-    return [replace(those[0], records=[record for one in those for record in one.records]) for those in together[1:]]
+    came = [replace(those[0], records=[record for one in those for record in one.records]) for those in together]
+    # What becomes of the first call's result is seen with the second.
+    if any(record.spoilt for record in came[0].records):
+        came[1] = replace(came[1], records=[replace(record, spoilt=True) for record in came[1].records])
+    return came[1:]
 
 
 def trouble_of(error: BaseException) -> Trouble:

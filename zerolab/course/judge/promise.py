@@ -43,6 +43,8 @@ def keeps(value: Any, promise: Any) -> bool:
         return isinstance(value, list | tuple) and all(keeps(one, part) for part in parts[:1] for one in value)
     if origin is dict:
         return isinstance(value, dict) and all(keeps(one, parts[1]) for one in value.values())
+    if promise is list:
+        return isinstance(value, list | tuple)
     return isinstance(value, promise) if isinstance(promise, type) else True
 
 
