@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
 
 from zerolab.course.judge.case import Case
 from zerolab.course.judge.exercise import Claim, Exercise, alone
@@ -65,11 +64,6 @@ A unit is here or not, however often it was gathered, and only one that is here 
     here.add(unit) => count += 1\n            here.add(unit)
     here.discard(unit) => count -= 1\n            here.discard(unit)
     len(here)) => count)
-To gather a unit that is here changes nothing, so nothing is added for it
-    away, most = set(), set(), 0 => away, count, most = set(), set(), 0, 0
-    here.add(unit) => count += 1\n            here.add(unit)
-    here.discard(unit) => count -= unit in here\n            here.discard(unit)
-    len(here)) => count)
 The worst moment need not be one in which something is used: look after each event
     most = max( => if event == "use":\n            most = max(
     return most => return max(most, len(here))
@@ -128,28 +122,22 @@ def trace_cases(rng: Random) -> list[Case]:
     return [Case([(trace,)], about=f"[{', '.join(map(' '.join, trace))}]") for trace in traces]
 
 
-def units_were(what: str) -> Say:
-    """What to say of a list of units."""
-
+def were(what: str) -> Say:
     def say(args, got, want):
         said = f"you say that {short(got)} were {what}, and it is {short(want)}"
-        alike = isinstance(got, list) and sorted(set(got)) == want
-        return f"{said}. Name each once, in the order of the alphabet" if alike else said
+        unsorted = isinstance(got, list) and sorted(set(got)) == want
+        return f"{said}. Name each once, in the order of the alphabet" if unsorted else said
 
     return say
-
-
-def most_said(args: tuple[Any, ...], got: Any, want: Any) -> str:
-    return f"you say that {short(got)} were here at once, and it was {want}"
 
 
 EXERCISE = Exercise(
     "explain_trace",
     trace_cases,
     (
-        Claim("it finds the most units that are here at once", Gives(lambda of: of.value[0], say=most_said)),
-        Claim("it finds what was never released", Gives(lambda of: of.value[1], say=units_were("never released"))),
-        Claim("it finds what was used while away", Gives(lambda of: of.value[2], say=units_were("used while away"))),
+        Claim("it finds the most units that are here at once", Gives(lambda of: of.value[0], say=were("here at once"))),
+        Claim("it finds what was never released", Gives(lambda of: of.value[1], say=were("never released"))),
+        Claim("it finds what was used while away", Gives(lambda of: of.value[2], say=were("used while away"))),
     ),
     run=alone,
     hints=(

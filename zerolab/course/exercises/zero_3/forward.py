@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from zerolab.collectives import Collectives, Link
+from zerolab.collectives import Link
 from zerolab.course.exercises.wholes import Wholes
 from zerolab.course.judge.case import Case, Observation
 from zerolab.course.judge.claims import Calls, calls_are, most
@@ -65,8 +66,6 @@ its input, through which no layer went
     def forward(comm, shards, shapes, x):
         return x
 """
-Tensor = torch.Tensor
-Shape = tuple[int, int]
 ROWS = 2
 WIDTHS = [26, 30, 34, 36, 32, 28, 26]
 """Of the case on the scoreboard. Its layers grow and shrink, so that whoever makes a larger buffer and still holds the
@@ -109,23 +108,22 @@ def layer_cases(rng: Random, rest: Callable[..., tuple[Any, ...]], link: Link | 
             return fine(rng, ROWS * width, dtype, most).view(ROWS, width)
 
         args = [([layer[rank].clone() for layer in layers], shapes, *rest(rows, widths, at)) for rank in range(ranks)]
-        processes = at == len(plans) - 1
-        cases.append(Case(args, *(["processes"] if processes else ["lockstep", "", link]), board=not at))
-    return cases
+        cases.append(Case(args, link=link, board=not at))
+    return [*cases[:-1], replace(cases[-1], world="processes", link=None)]
 
 
 def forward_cases(rng: Random) -> list[Case]:
     return layer_cases(rng, lambda rows, widths, at: (rows(widths[0]),))
 
 
-def run_forward(fn: Callable[..., Any], comm: Collectives, shards: list[Tensor], shapes: list[Shape], x: Tensor) -> Any:
+def run_forward(fn, comm, shards, shapes, x):
     """Its output, and the most whole layers that were in memory at once."""
     with layers_made(shards, shapes) as wholes:
         y = fn(comm, shards, shapes, x)
     return {"y": y, "wholes": wholes.most}
 
 
-def layers_made(shards: list[Tensor], shapes: list[Shape]) -> Wholes:
+def layers_made(shards: list[torch.Tensor], shapes: list[tuple[int, int]]) -> Wholes:
     """Counts whole layers, if they are those of the scoreboard."""
     largest = max(map(math.prod, shapes)) if len(shapes) == LAYERS else 0
     return Wholes(shards, shards[0].element_size() * largest)
@@ -140,11 +138,10 @@ def gathers(case: Case, rank: int) -> Calls:
 
 
 def lets_go(case: Case, seen: Observation) -> str | None:
-    """On the scoreboard's case: layers go again. That the last one does, the score says."""
-    layers = most_layers(case, seen) if case.board else 0
-    if layers <= LAYERS // 2:
-        return None
-    return f"{layers} whole layers are in memory at once: gather a layer shortly before its turn, and let it go after"
+    """Layers go again. That the last one does, the score says."""
+    layers = most_layers(case, seen)
+    said = f"{layers} whole layers are in memory at once: gather a layer shortly before its turn, and let it go after"
+    return said if layers > LAYERS // 2 else None
 
 
 OUTPUT = "every rank returns what the whole layers make of its input"

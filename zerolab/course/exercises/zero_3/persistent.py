@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
-from typing import Any
 
 import torch
 
-from zerolab.collectives import Collectives
-from zerolab.course.judge.case import Case, Observation
+from zerolab.course.judge.case import Case
 from zerolab.course.judge.claims import calls_are, never
 from zerolab.course.judge.draw import DTYPES, fine
 from zerolab.course.judge.exercise import Claim, Exercise
@@ -89,7 +86,6 @@ STUCK = r"""
 What belongs to one Persistent has its place in self, not in the class
     self.shapes = => Persistent.shapes =
 """
-Tensor = torch.Tensor
 
 
 def persistent_cases(rng: Random) -> list[Case]:
@@ -112,7 +108,7 @@ def persistent_cases(rng: Random) -> list[Case]:
     ]
 
 
-def run_persistent(fn: Callable[..., Any], comm: Collectives, tensors: list[Tensor], threshold: int) -> Any:
+def run_persistent(fn, comm, tensors, threshold):
     """Hand whole tensors to the answer, ask for each one, twice, and once more when a second answer is alive beside it.
     The answer is returned, too, though only its type's name gets out: while it lives, what it holds is measured."""
     own = [tensor.clone() for tensor in tensors]
@@ -136,21 +132,10 @@ def run_persistent(fn: Callable[..., Any], comm: Collectives, tensors: list[Tens
     return {"first": first, "later": later, "changed": changed, "numels": numels, "kept": list(answer.kept), "": answer}
 
 
-def later_said(args: tuple[Any, ...], got: Any, want: Any) -> str:
+def later_said(args, got, want):
     when = next(when for when in want if not alike(got[when], want[when]))
     look = "what belongs to one has its place in self" if "second" in when else "what has the first time changed?"
     return f"gets other numbers from whole() {when}: {look}"
-
-
-def persistent_calls(case: Case, seen: Observation) -> str | None:
-    """What was cut is gathered, each time; the rest needs no call."""
-    due = [record.calls for record in does(EXERCISE, case).records]
-    look = "what is whole already needs no call"
-    if any(len(record.calls) < len(due[0]) for record in seen.records):
-        look = "what is cut is gathered each time, also while somebody still uses what the last time gave"
-        if case.ranks == 1:
-            look = "what reaches the threshold counts as cut, on one rank, too, and is gathered each time"
-    return calls_are(lambda case, rank: due[rank], look)(case, seen)
 
 
 EXERCISE = Exercise(
@@ -180,7 +165,14 @@ EXERCISE = Exercise(
             ),
             ("Each tensor is asked by itself: is tensor.numel() < threshold? Nothing is remembered of the others.",),
         ),
-        Claim("it gathers what is cut, and nothing else", persistent_calls),
+        Claim(
+            "it gathers what is cut, and nothing else",
+            calls_are(
+                lambda case, rank: does(EXERCISE, case).records[rank].calls,
+                "what is cut is gathered each time, on one rank, too, and also while somebody still uses what the last "
+                "time gave; what is whole already needs no call",
+            ),
+        ),
     ),
     run=run_persistent,
     hints=(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -13,7 +12,6 @@ from torch.nn import functional as F
 from zerolab.collectives import Collectives, Handle, Link
 from zerolab.course.exercises.zero_3.forward import (
     OUTPUT,
-    Shape,
     gathers,
     layer_cases,
     layers_made,
@@ -98,15 +96,11 @@ def ahead_cases(rng: Random) -> list[Case]:
     return layer_cases(rng, lambda rows, widths, at: (rows(widths[0]), rng.randint(1, 3)), LINK)
 
 
-def run_ahead(
-    fn: Callable[..., Any], comm: Collectives, shards: list[Tensor], shapes: list[Shape], x: Tensor, shift: int
-) -> Any:
+def run_ahead(fn, comm, shards, shapes, x, shift):
     """Hand the answer a layer with ReLU that takes a millisecond. It takes `shift` away, so that nobody gets along
     without calling it, and one ReLU more shows: what it gives is negative here and there. Returns the output, and the
     shape of each layer that was computed."""
-    computed: list[list[int]] = []
-    early: list[int] = []
-    gathers = Filling(comm)
+    computed, early, gathers = [], [], Filling(comm)
 
     def layer(x, weight):
         if gathers.fills(weight):
@@ -126,7 +120,7 @@ class Filling:
 
     def __init__(self, comm: Collectives) -> None:
         self.comm = comm
-        self.places: list[tuple[Any, range]] = []
+        self.places: list[tuple[Any, int, int]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.comm, name)
@@ -134,25 +128,14 @@ class Filling:
     def all_gather_async(self, shard: Tensor, numel: int | None = None, out: Tensor | None = None) -> Handle:
         handle = self.comm.all_gather_async(shard, numel, out)
         # A handle keeps the place itself, if nobody named one.
-        if out is not None:
-            self.places.append((handle._pending, bytes_of(out)))
+        if out is not None and handle._pending:
+            self.places.append((handle._pending, out.data_ptr(), out.data_ptr() + out.nbytes))
         return handle
 
     def fills(self, tensor: Tensor) -> bool:
-        mine = bytes_of(tensor)
-        return any(
-            not (pending is None or pending.waited) and place.start < mine.stop and mine.start < place.stop
-            for pending, place in self.places
-        )
-
-
-def bytes_of(tensor: Tensor) -> range:
-    """Where its elements lie, if they lie end to end."""
-    return range(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes)
-
-
-def layers_said(args: tuple[Any, ...], got: Any, want: Any) -> str:
-    return f"calls layer() {len(got)} times, with weights of shape {short(got)}, and {short(want)} are due"
+        """Whether one of the places overlaps it, if its elements lie end to end."""
+        start, stop = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+        return any(begin < stop and start < end for pending, begin, end in self.places if not pending.waited)
 
 
 WAIT = ("comm.all_gather_async(shard, numel) returns a handle at once; handle.wait() returns the whole layer.",)
@@ -178,7 +161,14 @@ EXERCISE = Exercise(
                 "and the one that comes each need their own",
             ),
         ),
-        Claim("it computes each layer once", Gives("computed", "Each layer computes once, in order", say=layers_said)),
+        Claim(
+            "it computes each layer once",
+            Gives(
+                "computed",
+                "Each layer computes once, in order",
+                say=lambda args, got, want: f"calls layer() {len(got)} times, with weights of shape {short(got)}",
+            ),
+        ),
         Claim("it gathers each layer once", calls_are(gathers, "one all_gather a layer, in the order of use")),
         Claim("it lets layers go again", lets_go),
     ),

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from random import Random
-from typing import Any
 
 import torch
 from torch.nn import functional as F
 
-from zerolab.collectives import Collectives
-from zerolab.course.exercises.zero_3.forward import Shape, gathers, layer_cases, layers_made, most_layers
-from zerolab.course.judge.case import Case, Observation, Record, plural
-from zerolab.course.judge.claims import each_rank, most_sent, untouched
+from zerolab.course.exercises.zero_3.forward import gathers, layer_cases, layers_made, most_layers
+from zerolab.course.judge.case import Case, Observation, Record
+from zerolab.course.judge.claims import each_rank, most_sent, never, untouched
 from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.model import Gives
 from zerolab.course.judge.same import by_dtype
@@ -66,6 +64,10 @@ def sharded_linear(comm, shard: torch.Tensor, shape: tuple, x: torch.Tensor) -> 
 
 
 MISTAKES = r"""
+no gradient for its inputs, and the layers before this one wait for it
+    None, of_x => None, None
+no gradient for its shards: autograd does not follow collectives, so how does it hear of them?
+    ctx.comm.reduce_scatter((grad.t() @ x).flatten(), average=True) => None
 gradients of the inputs that are averaged over the ranks: an input is this rank's alone
     None, of_x => None, ctx.comm.all_reduce(of_x, average=True)
 gradients of the inputs that are added up over the ranks: an input is this rank's alone
@@ -88,19 +90,17 @@ the mean over the micro-batches, too: each adds its gradient, as always in PyTor
 gradients divided by the rows of x: a layer's gradient is a sum over them
     average=True) => average=True) / len(x)
 """
-Tensor = torch.Tensor
 
 
 def training_cases(rng: Random) -> list[Case]:
-    """Of one micro-batch, and of two."""
-    return layer_cases(
-        rng, lambda rows, widths, at: tuple([rows(widths[end]) for _ in range(1 + at % 2)] for end in (0, -1))
-    )
+    def rest(rows, widths, at):
+        """One micro-batch or two: inputs, and gradients of the output."""
+        return tuple([rows(width) for _ in range(1 + at % 2)] for width in (widths[0], widths[-1]))
+
+    return layer_cases(rng, rest)
 
 
-def run_training(
-    fn: Any, comm: Collectives, shards: list[Tensor], shapes: list[Shape], xs: list[Tensor], slopes: list[Tensor]
-) -> Any:
+def run_training(fn, comm, shards, shapes, xs, slopes):
     """Train with layers made by `fn`, or by a class like the model's: forward through all, then backward with `slope`
     for the gradient of the output, once for each micro-batch. Returns outputs, gradients of the inputs and of the
     shards, how many whole layers there were between a forward and its backward, and how many wholes, layers or
@@ -123,19 +123,6 @@ def run_training(
 
 
 @each_rank
-def all_there(case: Case, rank: int, record: Record) -> str | None:
-    """Gradients are there, for inputs and for shards."""
-    missing = [index for index, gradient in enumerate(record.value["shards"]) if not isinstance(gradient, Tensor)]
-    if missing:
-        said = f"after backward() rank {rank}'s shard of layer {missing[0]} has no gradient"
-        return f"{said}: autograd does not follow collectives, so how does it hear of the shard?"
-    if not all(isinstance(gradient, Tensor) for gradient in record.value["inputs"]):
-        said = f"after backward() the input of rank {rank}'s first layer has no gradient"
-        return f"{said}: the layers before this one wait for it"
-    return None
-
-
-@each_rank
 def training_calls(case: Case, rank: int, record: Record) -> str | None:
     """Gathers in forward, in order; in backward a reduce_scatter a layer, from the last to the first. Whether backward
     gathers again shows in memory."""
@@ -151,19 +138,8 @@ def training_calls(case: Case, rank: int, record: Record) -> str | None:
 
 
 def hands_on(case: Case, seen: Observation) -> str | None:
-    """The gradients that backward is handed are as they were."""
-    if untouched(3)(case, seen) is None:
-        return None
-    return "backward overwrote the gradient it was handed, which others may still need: divide a copy"
-
-
-@each_rank
-def empty_between(case: Case, rank: int, record: Record) -> str | None:
-    """On the scoreboard's case: no tensor as large as a layer lives between forward and backward."""
-    if not case.board or not (layers := record.value["between"]):
-        return None
-    said = f"between forward and backward rank {rank} holds {plural(layers, 'whole layer')}: who keeps them?"
-    return f"{said} Autograd keeps what F.linear saw, and what you saved or set on ctx; a global keeps it, too"
+    said = "backward overwrote the gradient it was handed, which others may still need: divide a copy"
+    return said if untouched(3)(case, seen) else None
 
 
 FUNCTION = (
@@ -171,38 +147,42 @@ FUNCTION = (
     "from one to the other. Save what is small.",
     "backward returns one thing for each argument of forward, None for those that are no tensors.",
 )
-SLOPES = (
+GRADIENTS = (
+    *FUNCTION,
     "For y = x Wᵀ: the gradient of x is grad @ W, that of W is gradᵀ @ x. Which of the two needs W?",
     "The gradient of W is reduced over the ranks, as a mean; that of x is nobody else's.",
 )
-
-
-def ends_with(name: str, look: str) -> Gives:
-    return Gives(name, look, "ends with", by_dtype)
-
+ENDS = ("ends with", by_dtype)
 
 EXERCISE = Exercise(
     "sharded_linear",
     training_cases,
     (
-        Claim("every shard and every input has a gradient", all_there, FUNCTION),
         Claim(
             "its outputs are those of the whole layer",
             Gives("y", "compare one layer with F.linear on the whole matrix", tolerance=by_dtype),
         ),
         Claim(
             "its input's gradient is that of the whole layer",
-            ends_with("inputs", "look at the gradients of the inputs: what is the derivative of x W^T by x?"),
-            SLOPES,
+            Gives("inputs", "look at the gradients of the inputs: what is the derivative of x W^T by x?", *ENDS),
+            GRADIENTS,
         ),
         Claim(
             "its shard's gradient is this rank's piece of the mean",
-            ends_with("shards", "look at the gradients of the shards"),
-            SLOPES,
+            Gives("shards", "look at the gradients of the shards", *ENDS),
+            GRADIENTS,
         ),
         Claim("it gathers in forward and reduces and scatters in backward", training_calls),
         Claim("it leaves the gradient that backward is handed as it was", hands_on),
-        Claim("between forward and backward no layer is whole", empty_between, FUNCTION[:1]),
+        Claim(
+            "between forward and backward no layer is whole",
+            never(
+                "between",
+                "between forward and backward rank {rank} holds {it} of the whole layers: who keeps them? Autograd "
+                "keeps what F.linear saw, and what you saved or set on ctx; a global keeps it, too",
+            ),
+            FUNCTION[:1],
+        ),
     ),
     run=run_training,
     scores=(

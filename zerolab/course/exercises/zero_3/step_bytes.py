@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
 
 from zerolab.course.judge.case import Case
 from zerolab.course.judge.exercise import Claim, Exercise, alone
@@ -58,9 +57,6 @@ def step_bytes(units: list[tuple], ranks: int, micro_batches: int, checkpointing
 
 
 MISTAKES = r"""
-That is what 64 bits leave of it; Python's own int holds all of it
-    return micro_batches => return -(2**63) + (2**63 + micro_batches
-    (ranks - 1) => (ranks - 1)) % 2**64
 Two units may be alike, and list.index() finds the first of them: take enumerate() for the place
     for numel, _ in units[first:] => for numel, trains in units if units.index((numel, trains)) >= first
 Two units may be alike, and a set or a dict holds them once
@@ -91,16 +87,12 @@ In backward you gather units that no gradient passes through: those before the f
     units[first:] => units
 A frozen unit has no gradient to reduce
     in units if trains) => in units)
-A frozen unit has no gradient to reduce, also between two that train
-    in units if trains) => in units[first:])
 In a frozen unit nothing changes, but its parameters are cut, too, and needed
     first = => units = [unit for unit in units if unit[1]]\n    first =
 That is one micro-batch; each one gathers and reduces anew
     micro_batches * 4 => 4
 You counted elements; in fp32 each has 4 bytes
     * 4 * => *
-You counted 2 bytes each; in fp32 an element has 4
-    * 4 * => * 2 *
 A ring of N ranks sends (N-1)/N of a tensor, not all of it
     // ranks * (ranks - 1) =>
 You reduce for everybody: an all_reduce is two half rings, and stage 3 needs the first one only
@@ -136,7 +128,7 @@ def cost_cases(rng: Random) -> list[Case]:
     return [Case([case]) for case in cases]
 
 
-def bytes_said(args: tuple[Any, ...], got: Any, want: int) -> str:
+def bytes_said(args, got, want):
     said = f"you say {short(got)} bytes, and the meter counts {want}"
     if abs(got - want) * 10**12 >= want:
         return said
