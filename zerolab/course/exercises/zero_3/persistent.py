@@ -138,7 +138,7 @@ def later_said(args, got, want):
     return f"gets other numbers from whole() {when}: {look}"
 
 
-EXERCISE = Exercise(
+EXERCISE: Exercise = Exercise(
     "Persistent",
     persistent_cases,
     (

@@ -125,8 +125,8 @@ class Filling:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.comm, name)
 
-    def all_gather_async(self, shard: Tensor, numel: int | None = None, out: Tensor | None = None) -> Handle:
-        handle = self.comm.all_gather_async(shard, numel, out)
+    def all_gather_async(self, shard: Tensor, numel: Any = None, out: Any = None, **more: Any) -> Handle:
+        handle = self.comm.all_gather_async(shard, numel, out, **more)
         # A handle keeps the place itself, if nobody named one.
         if out is not None and handle._pending:
             self.places.append((handle._pending, out.data_ptr(), out.data_ptr() + out.nbytes))
