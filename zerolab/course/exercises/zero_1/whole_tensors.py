@@ -97,20 +97,8 @@ EXERCISE = Exercise(
     whole_cases,
     (
         Claim(
-            "it says who owns which tensor",
-            Gives(
-                lambda record: record.value[0],
-                "Write down how much each rank has after each tensor, the largest first",
-                say=you_say,
-            ),
-        ),
-        Claim(
-            "it says what the fullest rank keeps",
-            Gives(
-                lambda record: record.value[1],
-                "The owners are right; eight bytes for each element of the fullest rank are asked for",
-                say=you_say,
-            ),
+            "it says who owns which tensor, and what the fullest rank keeps",
+            Gives(look="Write down how much each rank has after each tensor, the largest first", say=you_say),
         ),
     ),
     run=alone,
