@@ -125,9 +125,9 @@ what an optimizer gives that forgets its states after each step: make it once
     self.optimizer = make(self.shard) => self.make = make
     self.optimizer.step() => self.make(self.shard).step()
 what gradients of different elements give: in one call all ranks must bring the same ones
-    self.shard.grad = self => each = -(-len(row) // self.comm.size)\n        self.shard.grad = self
-    reduce_scatter(row, average=True) => all_reduce(torch.cat([row, row]).split(each)[self.comm.rank], average=True)
-    optimizer.step() => shard.grad = self.shard.grad[: len(self.shard)]\n        self.optimizer.step()
+    self.shard.grad = self => each = -(-len(row) // self.comm.size)\n        mean = self
+    reduce_scatter(row, average=True) => all_reduce(row.repeat(self.comm.size).split(each)[self.comm.rank], average=True)
+    self.optimizer.step() => self.shard.grad = mean[: len(self.shard)]\n        self.optimizer.step()
     self.comm.all_gather => row = self.comm.all_gather
     out=row => sum(map(torch.numel, self.parameters))
 """
