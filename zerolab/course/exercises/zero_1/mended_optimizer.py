@@ -126,7 +126,7 @@ what an optimizer gives that forgets its states after each step: make it once
     self.optimizer.step() => self.make(self.shard).step()
 what gradients of different elements give: in one call all ranks must bring the same ones
     self.shard.grad = self => each = -(-len(row) // self.comm.size)\n        mean = self
-    reduce_scatter(row, average=True) => all_reduce(row.repeat(self.comm.size).split(each)[self.comm.rank], average=True)
+    reduce_scatter(row, average=True) => all_reduce(row.repeat(4).split(each)[self.comm.rank], average=True)
     self.optimizer.step() => self.shard.grad = mean[: len(self.shard)]\n        self.optimizer.step()
     self.comm.all_gather => row = self.comm.all_gather
     out=row => sum(map(torch.numel, self.parameters))

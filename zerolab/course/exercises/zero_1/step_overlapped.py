@@ -175,11 +175,11 @@ def updates_said(args: tuple[Any, ...], got: Any, want: Any) -> str:
 def bucket_calls(case: Case, rank: int, record: Record) -> str | None:
     """One of each for each bucket; a rank that is alone need call nobody."""
     names = ("reduce_scatter", "all_gather")
-    if case.ranks > 1 and (others := sorted({called for called, _ in record.calls} - {*names})):
-        return f"rank {rank} calls {', '.join(others)}, which nobody needs here"
     due = sorted((name, row.numel()) for name in names for row in case.args[0][0])
     if case.ranks == 1 or sorted(record.calls) == due:
         return None
+    if others := sorted({called for called, _ in record.calls} - {*names}):
+        return f"rank {rank} calls {', '.join(others)}, which nobody needs here"
     said = f"rank {rank} makes {len(record.calls)} calls for {plural(len(due) // 2, 'bucket')}"
     return f"{said}: one reduce_scatter and one all_gather for each are due"
 
