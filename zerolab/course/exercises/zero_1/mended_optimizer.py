@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from random import Random
 from typing import Any
 
@@ -221,7 +222,10 @@ def run_optimizer(
     all_steps = [*gradients, *(steps for _, steps in sets)]
     given = [*everything, *(g for steps in all_steps for step in steps for g in step if g is not None)]
     places = [(parameter.data_ptr(), parameter.stride()) for parameter in everything]
-    with states_kept() as kept, Tracker(lambda: {"given": given}, samples=False) as tracker:
+    # Tracking takes time, so it is done on the scoreboard alone.
+    board = sum(parameter.numel() for parameter in everything) > 1000
+    tracking = Tracker(lambda: {"given": given}, samples=False) if board else nullcontext()
+    with states_kept() as kept, tracking as tracker:
         optimizers = [fn(comm, parameters, make) for parameters in lists]
         for step in range(STEPS):
             for optimizer, parameters, own, (_, steps) in zip(optimizers, lists, gradients, sets, strict=True):
@@ -229,7 +233,7 @@ def run_optimizer(
                     parameter.grad = gradient
                 optimizer.step()
                 changed = changed or not alike([parameter.grad for parameter in parameters], steps[step])
-                now = tracker.now()
+                now = tracker.now() if tracker else {"given": 0}
                 held = max(held, sum(now.values()) - now["given"])
     return {
         "tensors": [parameter.detach() for parameter in everything],
