@@ -8,17 +8,14 @@ from typing import Any
 
 import torch
 
-from zerolab.collectives import Collectives, Handle, Link
-from zerolab.collectives.call import Call
-from zerolab.collectives.handle import Order
-from zerolab.course.exercises.twice import begins_anew, snapshot
-from zerolab.course.exercises.zero_1.claims import SUM, TWICE, UNSHARED, only, patched, tolerance
-from zerolab.course.judge.case import Case, Observation, Other, Record, plural
-from zerolab.course.judge.claims import each_rank, microseconds, part, untouched
-from zerolab.course.judge.draw import about, signed
+from zerolab.collectives import Collectives, Link
+from zerolab.course.exercises.zero_1.claims import tolerance
+from zerolab.course.judge.case import Case, Observation, Record, plural
+from zerolab.course.judge.claims import each_rank, microseconds
+from zerolab.course.judge.draw import signed
 from zerolab.course.judge.exercise import Claim, Exercise, Score
-from zerolab.course.judge.mistakes import Wanted, right
-from zerolab.flat.layout import chunk_sizes
+from zerolab.course.judge.model import Gives
+from zerolab.course.judge.recorder import CALLS, Recorder
 from zerolab.ranks import spend
 
 TEXT = """
@@ -56,159 +53,107 @@ def step_overlapped(comm, rows: list[torch.Tensor], gradients: list[torch.Tensor
     ### END SOLUTION
 
 
-Tensor = torch.Tensor
-Answer = Callable[..., Any]
+MISTAKES = r"""
+rows in which its own shards alone are new: hand the shards around after the update, and wait until they are here
+    gathers.append(comm.all_gather_async(shard, out=row)) => pass
+    [gather.wait() for gather in gathers] => rows
+what the sum of the gradients gives: take their mean
+    , average=True =>
+what gradients give that are divided by N twice: average=True has divided them already
+    reduction.wait() => reduction.wait() / comm.size
+shards that were trained without those of the other ranks' gradients: reduce before you update
+    reduction.wait() => gradients[len(gathers)].tensor_split(comm.size)[comm.rank].clone()
+the rows as they began: does update() see the memory that you return?
+    update(shard => update(shard.clone()
+gradients where parameters are wanted: what do you gather?
+    update(shard, reduction.wait()) => mean = reduction.wait()\n        update(shard, mean)
+    async(shard => async(mean
+the rows in another order: item i is what became of rows[i]
+    in gathers] => in gathers[::-1]]
+one row too few: the last bucket counts, too
+    in gathers] => in gathers[:-1]]
+handles: handle.wait() gives the row
+    gather.wait() => gather
+"""
 LINK = Link(gbit_per_s=1, latency_us=100)
 UPDATE_SECONDS = 1e-3
 
 
-class Noted:
-    """An order of calls that notes the name and the time of each as it is issued, and which are still under way."""
+class Travelling(Recorder):
+    """Collectives that know where results go, too: that tensor also belongs to the call until its end."""
 
-    def __init__(self, inner: Order, events: list[tuple[str, float]], now: Callable[[], float]) -> None:
-        self.inner, self.events, self.now = inner, events, now
-        self.issued: list[tuple[str, list[Tensor], Handle]] = []
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if name.removesuffix("_async") not in CALLS:
+            return found
 
-    def issue(self, call: Call, run: Callable[[], None], tensors: list[Tensor], result: Any, now: bool) -> Handle:
-        self.events.append((call.name, self.now()))
-        handle = self.inner.issue(call, run, tensors, result, now)
-        self.issued.append((call.name, tensors, handle))
-        return handle
+        def called(*args, **named):
+            result = found(*args, **named)
+            self.calls[-1].given += [(one, one) for one in named.values() if isinstance(one, torch.Tensor)]
+            return result
 
-    def holding(self, *touched: Tensor) -> str:
-        """The name of a call whose tensors these touch before anybody has waited for it, or ''. Calls end in order, so
-        whoever has waited for a later one has waited for it."""
-        for name, tensors, handle in reversed(self.issued):
-            pending = handle._pending
-            if pending is None or getattr(pending, "waited", True):
-                break
-            if any(overlap(mine, other) for mine in touched for other in tensors):
-                return name
-        return ""
-
-    def close(self) -> None:
-        self.inner.close()
+        return called
 
 
-def overlap(one: Tensor, other: Tensor) -> bool:
+def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two contiguous tensors share memory."""
     first, second = one.data_ptr(), other.data_ptr()
     return first < second + other.nbytes and second < first + one.nbytes
 
 
 def run_step(
-    fn: Answer,
+    fn: Callable[..., Any],
     comm: Collectives,
-    rows: list[Tensor],
-    gradients: list[Tensor],
+    rows: list[torch.Tensor],
+    gradients: list[torch.Tensor],
     rate: float,
-    later: list[Tensor] | None,
 ) -> dict[str, Any]:
-    """One step, with a plain SGD that takes a millisecond for each shard, and a second one if there are gradients for
-    it. `events` are the first one's calls and updates, each with its time, `sizes` those of the shards that were
-    updated, and `held` names calls under way whose tensors an update touched."""
-    order, now = comm._issuer, comm.transport.now
-    events: list[tuple[str, float]] = []
-    sizes, held = [], []
-    noted = Noted(order, events, now)
+    """One step, with a plain SGD that takes a millisecond for each shard: the rows, the sizes of the shards that were
+    updated, calls under way that an update touched, and when updates and calls began, and reductions had ended."""
+    travelling, sizes, held, began = Travelling(comm), [], [], []
 
-    def update(shard: Tensor, gradient: Tensor) -> None:
-        events.append(("update", now()))
+    def update(shard, gradient):
+        began.append(comm.transport.now())
         sizes.append(shard.numel())
-        if name := noted.holding(shard, gradient):
-            held.append(name)
+        for call in travelling.under_way:
+            if any(overlap(mine, other) for mine in (shard, gradient) for other, _ in call.given):
+                held.append(call.name)
         spend(UPDATE_SECONDS)
         shard.sub_(rate * gradient)
 
-    comm._issuer = noted
-    try:
-        first = fn(comm, rows, gradients, update)
-    finally:
-        comm._issuer = order
-    seen = {"first": snapshot(first), "events": list(events), "kept": first, "sizes": list(sizes), "held": list(held)}
-    return seen if later is None else {**seen, "again": fn(comm, list(rows), list(later), update)}
+    rows = fn(travelling, rows, gradients, update)
+    times = [[call.begun, call.ended] for call in travelling.calls if "reduce_scatter" in call.name]
+    gathers = [call.begun for call in travelling.calls if "all_gather" in call.name]
+    return {"rows": rows, "sizes": sorted(sizes), "held": held, "began": began, "reductions": times, "gathers": gathers}
 
 
 def bucket_case(
-    rng: Random, ranks: int, numels: Sequence[int], world: str, dtype: torch.dtype = torch.float32, board: bool = False
+    rng: Random, ranks: int, numels: Sequence[int], dtype: torch.dtype = torch.float32, **where: Any
 ) -> Case:
-    rows = [signed(rng, numel, dtype) for numel in numels]
-    rate = rng.choice((0.0625, 0.125, 0.25, 0.5))
-
-    def drawn() -> list[Tensor]:
+    def drawn():
         return [signed(rng, numel, dtype) for numel in numels]
 
-    args: list[tuple[Any, ...]] = [(rows, drawn(), rate, None if board else drawn()) for _ in range(ranks)]
-    kind = "" if dtype is torch.float32 else f" of {str(dtype).removeprefix('torch.')}"
-    what = f"{len(numels)} buckets of {numels[0]} elements" if board else f"buckets of {list(numels)} elements{kind}"
-    said = about(ranks, numels[0], what) if board else f"on {plural(ranks, 'rank')}, {what}"
-    return Case(args, world, said, LINK if world == "lockstep" else None, board)
+    rows, rate = drawn(), rng.choice((0.0625, 0.125, 0.25, 0.5))
+    where = {"link": LINK, **where}
+    return Case([(rows, drawn(), rate) for _ in range(ranks)], **where)
 
 
 def bucket_cases(rng: Random) -> list[Case]:
-    def drawn(count: int) -> list[int]:
+    def drawn(count):
         return [rng.randint(3, 20) for _ in range(count)]
 
     shapes = [(2, [8, 8]), (3, [10, 10, 10]), (4, [3, 3]), (1, drawn(2)), (3, drawn(3)), (2, drawn(1))]
-    cases = [bucket_case(rng, ranks, numels, "lockstep") for ranks, numels in shapes]
-    cases.append(bucket_case(rng, 2, [*drawn(2), 0], "lockstep", torch.float64))
-    cases.append(bucket_case(rng, 4, drawn(3), "lockstep", torch.bfloat16))
-    # Rank 0's shards have 3, 2 and 3 elements, rank 1's have 2: an order by their sizes is not the same on both.
-    cases.append(bucket_case(rng, 2, [5, 4, 5], "lockstep"))
-    cases.append(bucket_case(rng, 2, [rng.randint(5, 20)] * 3, "processes"))
-    return [bucket_case(rng, 4, [4096] * 4, "lockstep", board=True), *cases]
-
-
-def after(case: Case, by: float, place: int = 1) -> list[Tensor]:
-    """The rows after a step with the sum of all ranks' gradients, divided."""
-    rows, _, rate, _ = case.args[0]
-    parts = zip(*(args[place] for args in case.args), strict=True)
-    return [row - rate * (torch.stack(part).sum(0) / by) for row, part in zip(rows, parts, strict=True)]
-
-
-def buckets_again(case: Case) -> list[list[Tensor]]:
-    """What the second call should give."""
-    return [after(case, case.ranks, 3)] * case.ranks
-
-
-def buckets_mistakes(case: Case) -> dict[str, list[Any]]:
-    (rows, _, rate, _), ranks = case.args[0], case.ranks
-    gradients = list(zip(*(args[1] for args in case.args), strict=True))
-    good = after(case, ranks)
-    stale = [
-        [patched(ranks, row, only(ranks, rank, new)) for row, new in zip(rows, good, strict=True)]
-        for rank in range(ranks)
+    return [
+        bucket_case(rng, 4, [4096] * 4, board=True),
+        *(bucket_case(rng, ranks, numels) for ranks, numels in shapes),
+        bucket_case(rng, 2, [*drawn(2), 0], torch.float64),
+        bucket_case(rng, 4, drawn(3), torch.bfloat16),
+        # Rank 0's shards have 3, 2 and 3 elements, rank 1's have 2: an order by their sizes is not the same on both.
+        bucket_case(rng, 2, [5, 4, 5]),
+        # What is kept by the sizes shows.
+        bucket_case(rng, 2, [8, 8]),
+        bucket_case(rng, 2, [rng.randint(5, 20)] * 3, world="processes", link=None),
     ]
-    own = [
-        patched(ranks, row, [row - rate * part for part in parts]) for row, parts in zip(rows, gradients, strict=True)
-    ]
-    return {
-        "rows in which its own shards alone are new: hand the shards around after the update, and wait until they "
-        "are here": stale,
-        SUM: [after(case, 1)] * ranks,
-        TWICE: [after(case, ranks**2)] * ranks,
-        UNSHARED: [own] * ranks,
-        "the rows as they began: does update() see the memory that you return?": [rows] * ranks,
-        "gradients where parameters are wanted: what do you gather?": [
-            [torch.stack(parts).sum(0) / ranks for parts in gradients]
-        ]
-        * ranks,
-        "the rows with the last bucket as it began: does the loop end too early?": [[*good[:-1], rows[-1]]] * ranks,
-        "the rows in another order: item i is what became of rows[i]": [good[::-1]] * ranks,
-        "one row too few: the last bucket counts, too": [good[:-1]] * ranks,
-        "handles: handle.wait() gives the row": [[Other("Handle")] * len(rows)] * ranks,
-    }
-
-
-def buckets_wanted(case: Case) -> Wanted:
-    look = "print one row: is it read before its call has ended, and changed by anything but its own update?"
-    return Wanted([after(case, case.ranks)] * case.ranks, lambda: buckets_mistakes(case), look)
-
-
-def buckets_right(case: Case, seen: Observation) -> str | None:
-    if not any(name == "update" for record in seen.records for name, _ in record.value["events"]):
-        return "it never calls update, which alone knows how a gradient changes a shard"
-    return part("first", right(buckets_wanted, tolerance))(case, seen)
 
 
 @each_rank
@@ -216,55 +161,40 @@ def nothing_held(case: Case, rank: int, record: Record) -> str | None:
     """An update leaves alone what travels."""
     if not (held := record.value["held"]):
         return None
-    said = f"rank {rank} calls update on a tensor of {held[0]}_async before that call's wait() has returned"
-    return f"{said}: {'update first, then start the gather' if held[0] == 'all_gather' else 'wait first, then update'}"
+    said = f"rank {rank} calls update on a tensor of {held[0]} before that call's wait() has returned"
+    return f"{said}: {'update first, then start the gather' if 'gather' in held[0] else 'wait first, then update'}"
+
+
+def updates_said(args: tuple[Any, ...], got: Any, want: Any) -> str:
+    if not got:
+        return "never calls update, which alone knows how a gradient changes a shard"
+    return f"gives update tensors of {got} elements, and its shards have {want}"
 
 
 @each_rank
 def bucket_calls(case: Case, rank: int, record: Record) -> str | None:
-    numels = [row.numel() for row in case.args[0][0]]
-    halves = ("reduce_scatter", "all_gather")
-    names = [name for name, _ in record.value["events"]]
-    calls = record.calls[: len(names) - names.count("update")]
-    if others := sorted({called for called, _ in calls} - set(halves)):
+    """One of each for each bucket; a rank that is alone need call nobody."""
+    names = ("reduce_scatter", "all_gather")
+    due = sorted((name, row.numel()) for name in names for row in case.args[0][0])
+    if case.ranks == 1 or sorted(record.calls) == due:
+        return None
+    if others := sorted({called for called, _ in record.calls} - {*names}):
         return f"rank {rank} calls {', '.join(others)}, which nobody needs here"
-    for name in halves:
-        got = [numel for called, numel in calls if called == name]
-        if sorted(got) != sorted(numels):
-            said = f"rank {rank} calls {name} {plural(len(got), 'time')}, and {plural(len(numels), 'bucket')} are due"
-            return f"{said}: one reduce_scatter and one all_gather for each"
-    if names.count("update") != len(numels):
-        said = f"rank {rank} calls update {plural(names.count('update'), 'time')}, and {len(numels)} are due"
-        return f"{said}: once for each"
-    shards = [chunk_sizes(numel, case.ranks)[rank] for numel in numels]
-    if sorted(record.value["sizes"]) != sorted(shards):
-        said = f"rank {rank} gives update tensors of {record.value['sizes']} elements, and its shards have {shards}"
-        return f"{said}: a rank updates its own shard alone"
-    return None
-
-
-def overlapped_target(case: Case) -> int:
-    """Updates take longer than the wire: before the first there is a reduction, after the last a gather, and nothing
-    else stands still."""
-    rows = case.args[0][0]
-    half = LINK.ring_seconds("all_gather", rows[0].numel(), 4, case.ranks)
-    return round(1e6 * (2 * half + len(rows) * UPDATE_SECONDS)) + 1
+    said = f"rank {rank} makes {len(record.calls)} calls for {plural(len(due) // 2, 'bucket')}"
+    return f"{said}: one reduce_scatter and one all_gather for each are due"
 
 
 def stands_still(case: Case, seen: Observation) -> str:
-    """Where the ranks wait for the wire, from when rank 0 issued its calls and began its updates."""
-    at: dict[str, list[float]] = {"reduce_scatter": [], "update": [], "all_gather": []}
-    for name, time in seen.records[0].value["events"]:
-        at[name].append(time)
-    ended = [begin + UPDATE_SECONDS for begin in at["update"]]
-    for bucket, issued in enumerate(at["reduce_scatter"][1:], 1):
-        if issued >= ended[bucket - 1] - 1e-9:
+    """Where the ranks wait for the wire, from when rank 0's calls and updates began."""
+    noted = seen.records[0].value
+    ended = [begin + UPDATE_SECONDS - 1e-9 for begin in noted["began"]]
+    for bucket, (begun, _) in enumerate(noted["reductions"][1:], 1):
+        if begun >= ended[bucket - 1]:
             said = f"bucket {bucket}'s reduce_scatter starts only after bucket {bucket - 1}'s update"
             return f"{said}: what keeps it from travelling meanwhile?"
-    if at["all_gather"][0] >= ended[-1] - 1e-9:
+    if noted["gathers"][0] >= ended[-1]:
         return "all gathers start after the last update: a bucket's can travel while the next one is updated"
-    half = LINK.ring_seconds("all_gather", case.args[0][0][0].numel(), 4, case.ranks)
-    if at["update"][0] > 1.5 * half:
+    if all((end or 0.0) <= noted["began"][0] for _, end in noted["reductions"]):
         return "before the first update all reductions have ended: for which of them must it wait?"
     return "after an update the rank waits until its all_gather has ended: who needs that row before the end?"
 
@@ -274,25 +204,30 @@ EXERCISE = Exercise(
     bucket_cases,
     (
         Claim("no update touches what travels", nothing_held),
-        Claim("every rank returns all rows, updated everywhere", buckets_right),
-        Claim("the rows and gradients it is given stay as they were", untouched(0, 1)),
-        Claim("one reduce_scatter, one update and one all_gather for each bucket", bucket_calls),
-        Claim("a second call begins anew", begins_anew(buckets_again, tolerance)),
-    ),
-    scores=(
-        Score(
-            "microseconds on the virtual clock",
-            microseconds,
-            overlapped_target,
-            stands_still,
+        Claim(
+            "one update for each bucket, of its shard",
+            Gives("sizes", "Once for each bucket: a rank updates its own shard alone", say=updates_said),
         ),
+        Claim(
+            "every rank returns all rows, updated everywhere",
+            Gives(
+                "rows",
+                "print one row: is it read before its call has ended, and changed by anything but its own update?",
+                tolerance=tolerance,
+            ),
+        ),
+        Claim("one reduce_scatter and one all_gather for each bucket", bucket_calls),
     ),
+    scores=(Score("microseconds on the virtual clock", microseconds, None, stands_still, slack=1),),
     hints=(
         "reduce_scatter_async and all_gather_async return a handle at once; handle.wait() gives the result.",
         "Nothing keeps you from starting all reduce_scatters before you wait for the first.",
         "A bucket's all_gather can travel while the next bucket is updated: keep its handle, and wait at the very end.",
     ),
     run=run_step,
+    mistakes=MISTAKES,
+    # Whoever returns handles is told so.
+    without=frozenset({"shape"}),
     text=TEXT,
     answer=(step_overlapped,),
     points=3,

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from random import Random
-from typing import Any
 
-from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import untouched
+from zerolab.course.judge.case import Case
 from zerolab.course.judge.exercise import Claim, Exercise, alone
-from zerolab.course.judge.mistakes import named
-from zerolab.course.judge.same import short
+from zerolab.course.judge.mistakes import you_say
+from zerolab.course.judge.model import Gives
 
 TEXT = """
 Whole tensors
@@ -36,87 +33,54 @@ def whole_tensors(numels: list[int], ranks: int) -> tuple[list[int], int]:
     ### END SOLUTION
 
 
-STATE_BYTES = 8
-"""Adam's two fp32 numbers for each element."""
-
-
-def owners_of(numels: Sequence[int], ranks: int, order: Iterable[int]) -> list[int]:
-    """The owner of each tensor where they go, in this order, to the first rank that has least."""
-    owners, loads = [0] * len(numels), [0] * ranks
-    for number in order:
-        owners[number] = loads.index(min(loads))
-        loads[owners[number]] += numels[number]
-    return owners
-
-
-def falling(numels: Sequence[int]) -> list[int]:
-    """The numbers of the tensors, the largest first."""
-    return sorted(range(len(numels)), key=lambda number: -numels[number])
-
-
-def loads_of(numels: Sequence[int], ranks: int, owners: Sequence[int]) -> list[int]:
-    """Elements on each rank."""
-    return [sum(numel for numel, owner in zip(numels, owners, strict=True) if owner == rank) for rank in range(ranks)]
-
-
-def wrong_owners(numels: Sequence[int], ranks: int) -> dict[str, list[int]]:
-    """What people make of the owners, by what to say of it."""
-    order = falling(numels)
-    late = sorted(range(len(numels)), key=lambda number: (-numels[number], -number))
-    last, loads, fewest, counts = [0] * len(numels), [0] * ranks, [0] * len(numels), [0] * ranks
-    for number in order:
-        last[number] = max(range(ranks), key=lambda rank: (-loads[rank], rank))
-        loads[last[number]] += numels[number]
-        fewest[number] = counts.index(min(counts))
-        counts[fewest[number]] += 1
-    good = owners_of(numels, ranks, order)
-    found, filled = [0] * len(numels), [0] * ranks
-    for number in order:
-        least = filled.index(min(filled))
-        found[numels.index(numels[number])] = least
-        filled[least] += numels[number]
-    return {
-        "You took them as they came; the largest goes first": owners_of(numels, ranks, range(len(numels))),
-        "You began with the smallest; the largest goes first": owners_of(numels, ranks, reversed(late)),
-        "You dealt them out in turn; each goes to the rank that has least": [n % ranks for n in range(len(numels))],
-        "You sorted them and dealt them out in turn; each goes to the rank that has the fewest elements": fewest,
-        "That is right, but in the order of sizes; item i is the owner of tensor i of the list that you were given": (
-            [good[number] for number in order]
-        ),
-        "Of tensors of equal size, the one that comes first in the list goes first": owners_of(numels, ranks, late),
-        "numels.index finds the first of two tensors of equal size, and both need an owner": found,
-        "Of several ranks that have least, the first gets the tensor": last,
-    }
-
-
-def spread(numels: Sequence[int], ranks: int) -> list[int]:
-    """The owners where, of several ranks that have least, the one with the fewest tensors gets the next."""
-    owners, loads = [0] * len(numels), [(0, 0)] * ranks
-    for number in falling(numels):
-        owners[number] = loads.index(min(loads))
-        elements, tensors = loads[owners[number]]
-        loads[owners[number]] = elements + numels[number], tensors + 1
-    return owners
-
-
-def wrong_bytes(numels: Sequence[int], ranks: int, loads: Sequence[int]) -> dict[str, float]:
-    """What people make of the bytes, by what to say of it; the owners are right."""
-    most = max(loads)
-    return {
-        "You count elements; Adam keeps two fp32 numbers for each": most,
-        "You count one number for each element; Adam keeps two": 4 * most,
-        "You count parameters, too; only Adam's states are asked for": 12 * most,
-        "You count parameters and gradients, too; only Adam's states are asked for": 16 * most,
-        "That is rank 0; memory has to suffice for the fullest": STATE_BYTES * loads[0],
-        "That is the emptiest rank; memory has to suffice for the fullest": STATE_BYTES * min(loads),
-        "That is the largest tensor; a rank may have others besides": STATE_BYTES * max(numels, default=0),
-        "That is all ranks together; the fullest alone is asked for": STATE_BYTES * sum(numels),
-        "That is an equal share, which whole tensors cannot reach": STATE_BYTES * sum(numels) / ranks,
-    }
+MISTAKES = r"""
+You took them as they came; the largest goes first
+    key=lambda number: -numels[number] => key=None
+You began with the smallest; the largest goes first
+    -numels => numels
+You dealt them out in turn; each goes to the rank that has least
+    loads.index(min(loads)) => number % ranks
+You sorted them and dealt them out in turn; each goes to the rank that has the fewest elements
+    for number in sorted( => for turn, number in enumerate(sorted(
+    -numels[number]) => -numels[number]))
+    loads.index(min(loads)) => turn % ranks
+That is right, but in the order of sizes; item i is the owner of tensor i of the list that you were given
+    return owners => return [owners[n] for n in sorted(range(len(numels)), key=lambda n: -numels[n])]
+Of tensors of equal size, the one that comes first in the list goes first
+    -numels[number] => (-numels[number], -number)
+numels.index finds the first of two tensors of equal size, and both need an owner
+    owners[number] = loads => number = numels.index(numels[number])\n        owners[number] = loads
+Of several ranks that have least, the first gets the tensor
+    loads.index(min(loads)) => max(range(ranks), key=lambda rank: (-loads[rank], rank))
+Tensors do not count, elements do: of several ranks that have the fewest elements, the first gets it
+    += numels[number] => += numels[number] + 2**-20
+    max(loads) => int(max(loads))
+You count elements; Adam keeps two fp32 numbers for each
+    8 * => 1 *
+You count one number for each element; Adam keeps two
+    8 * => 4 *
+You count parameters, too; only Adam's states are asked for
+    8 * => 12 *
+You count parameters and gradients, too; only Adam's states are asked for
+    8 * => 16 *
+That is rank 0; memory has to suffice for the fullest
+    max(loads) => loads[0]
+That is the emptiest rank; memory has to suffice for the fullest
+    max(loads) => min(loads)
+That is the largest tensor; a rank may have others besides
+    max(loads) => max(numels, default=0)
+That is all ranks together; the fullest alone is asked for
+    max(loads) => sum(numels)
+A float of 32 bits counts no odd numbers above 2**24; add whole numbers
+    return => import torch\n    loads = [int(torch.tensor(load, dtype=torch.float32)) for load in loads]\n    return
+"""
 
 
 def whole_cases(rng: Random) -> list[Case]:
-    drawn = [(telling(rng, ranks), ranks) for ranks in (3, 4)]
+    # On the first two all mistakes give different answers, whatever the unit.
+    unit = rng.randint(1, 9)
+    telling = {3: (22, 5, 45, 23, 53, 20, 31, 45), 4: (31, 42, 25, 51, 14, 7, 54, 2, 58, 54)}
+    drawn = [([unit * numel for numel in numels], ranks) for ranks, numels in telling.items()]
     drawn += [([rng.randint(0, 60) for _ in range(ranks + rng.randint(0, 6))], ranks) for ranks in (2, 3, 8, 1)]
     # On two of them, another way to share comes to less. Of the others, some ranks get nothing, and a tensor without
     # elements leaves its rank the first of those that have least.
@@ -125,65 +89,25 @@ def whole_cases(rng: Random) -> list[Case]:
     drawn += [([2**24 + 1], 1), ([2**24 + 1, 2**33 + 1, 5, 2**33, 2**24], 2)]
     # From each to the next ranks or sizes differ, of which sum, beginning or end stay: what is kept by the rest shows.
     drawn += [([5, 3, 4, 1], 2), ([5, 3, 4, 1], 3), ([3, 5, 1, 4], 3), ([9, 5, 1, 4], 3), ([9, 5, 1, 8], 3)]
-    return [Case([args], about=f"tensors of {args[0]} elements, {plural(args[1], 'rank')}") for args in drawn]
-
-
-def telling(rng: Random, ranks: int) -> list[int]:
-    """Sizes of tensors on which all mistakes give different answers, so that a hint names the one that was made."""
-    while True:
-        numels = [rng.randint(1, 60) for _ in range(2 * ranks + 2)]
-        numels[rng.randrange(2 * ranks)] = numels[-1]
-        good = owners_of(numels, ranks, falling(numels))
-        owners = [good, *wrong_owners(numels, ranks).values()]
-        loads = loads_of(numels, ranks, good)
-        nbytes = [STATE_BYTES * max(loads), *wrong_bytes(numels, ranks, loads).values()]
-        if len(set(map(tuple, owners))) == len(owners) and len(set(nbytes)) == len(nbytes):
-            return numels
-
-
-def whole_right(case: Case, seen: Observation) -> str | None:
-    numels, ranks = case.args[0]
-    owners = owners_of(numels, ranks, falling(numels))
-    loads = loads_of(numels, ranks, owners)
-    got, nbytes = seen.records[0].value, STATE_BYTES * max(loads)
-    want = [owners, nbytes]
-    said = f"you say {short(got)}, and it is {want}"
-    if not isinstance(got, list) or len(got) != 2:
-        return f"{said}. Two things are asked for: the owners, and the bytes on the fullest rank"
-    if got[0] != owners or any(isinstance(owner, bool) for owner in got[0]):
-        return f"{said}. {about_owners(numels, ranks, got[0])}"
-    if got[1] == nbytes:
-        return None if type(got[1]) is int else f"{said}. The number is right, but bytes are whole"
-    if says := named(wrong_bytes(numels, ranks, loads), lambda mistake: bool(got[1] == mistake)):
-        return f"{said}. {says}"
-    if isinstance(got[1], int | float) and abs(got[1] - nbytes) < 1e-6 * nbytes:
-        return f"{said}. That is nearly right: a float of 32 bits counts no odd numbers above 2**24; add whole numbers"
-    return f"{said}. The owners are right; eight bytes for each element of the fullest rank are asked for"
-
-
-def about_owners(numels: Sequence[int], ranks: int, got: Any) -> str:
-    """What is wrong with a list of owners."""
-    if not isinstance(got, list) or len(got) != len(numels) or any(isinstance(owner, list) for owner in got):
-        return "The first of the two is a list with one rank for each tensor, in the order of numels"
-    if says := named(wrong_owners(numels, ranks), lambda mistake: got == mistake):
-        return says
-    if got == spread(numels, ranks):
-        return "Tensors do not count, elements do: of several ranks that have the fewest elements, the first gets it"
-    return "Write down how much each rank has after each tensor, the largest first"
+    return [Case([args]) for args in drawn]
 
 
 EXERCISE = Exercise(
     "whole_tensors",
     whole_cases,
     (
-        Claim("it says who owns which tensor, and what the fullest rank keeps", whole_right),
-        Claim("the list it is given stays as it was", untouched(0)),
+        Claim(
+            "it says who owns which tensor, and what the fullest rank keeps",
+            Gives(look="Write down how much each rank has after each tensor, the largest first", say=you_say),
+        ),
     ),
     run=alone,
     hints=(
         "Sort the numbers of the tensors, not their sizes: sorted(range(len(numels)), key=...).",
         "Keep a list of what each rank has; the next tensor goes to the one that has least.",
     ),
+    mistakes=MISTAKES,
+    without=frozenset(),
     text=TEXT,
     answer=(whole_tensors,),
     points=1,
