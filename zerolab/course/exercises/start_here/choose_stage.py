@@ -42,7 +42,7 @@ Stage 0 is a stage, though it counts as False
     return stage => return stage or None
 The bytes are those of one GPU, and what one rank keeps must fit
     <= gpu_bytes => <= gpu_bytes * ranks
-Sum up all three kinds
+Sum up all three kinds: are these your bytes?
     sum( => max(
 Its fullest shard is rounded up to whole elements
     state_bytes(parameters, => state_bytes(parameters // ranks * ranks,
