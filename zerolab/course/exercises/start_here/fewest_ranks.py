@@ -41,11 +41,13 @@ def fewest_ranks(factor: float, stage: int, recipe: tuple[int, int, int]) -> int
 DIVISIONS = r"""
 Dividing by the factor rounds: a factor that is reached exactly counts
     ranks = 1 => return -int(-shared / ((whole + shared) / factor - whole) // 1)
-Comparing quotients rounds: a factor that is reached exactly counts
+Where you divide, it rounds: a factor that is reached exactly counts, so compare without dividing
     (whole + shared) * ranks < factor * (whole * ranks + shared) => (whole + shared) / (whole + shared / ranks) < factor
-Comparing with a product of a quotient rounds: a factor that is reached exactly counts
-    (whole + shared) * ranks < factor * (whole * ranks + shared) => whole + shared < factor * (whole + shared / ranks)
 """
+PRODUCTS = (
+    "(whole + shared) * ranks < factor * (whole * ranks + shared)",
+    "whole + shared < factor * (whole + shared / ranks)",
+)
 """Ways to divide floats. Where the factor is reached exactly, each is wrong for some recipes and ranks."""
 MISTAKES = (
     r"""
@@ -94,7 +96,7 @@ def fewest_cases(rng: Random) -> list[Case]:
     asked += [(4 - 1117 / 1024, 1, MIXED), (rng.randint(2, 8) + 2.0**-42, 3, MIXED)]
     # Reached exactly, and not if one divides.
     asked += [(2.25, 2, (2, 2, 8)), (4.125, 2, (1, 2, 8))]
-    for change in read_mistakes(DIVISIONS).values():
+    for change in (*read_mistakes(DIVISIONS).values(), PRODUCTS):
         divides = program(fewest_ranks, change)
         while divides(*(args := exactly(rng))) == fewest_ranks(*args):
             pass

@@ -60,15 +60,13 @@ Several moments are as high, and the first is asked for, whatever its largest ki
     totals = [sum => totals = [(sum
     (sample.values()) for => (sample.values()), max(sample.values())) for
 The highest is the first moment here, number 0: does your search leave it out?
-    totals.index(max(totals)) => totals.index(max(totals[1:]))
+    totals.index(max(totals)) => 1 + totals[1:].index(max(totals[1:]))
 The highest is the last moment here: does your search leave it out?
     totals.index(max(totals)) => totals.index(max(totals[:-1]))
 In larger units both are as high, so do not round: compare bytes
     sum(sample.values()) => round(sum(sample.values()) / 1024)
-So small a difference counts, too, and float32 cannot hold it: compare whole bytes
+So small a difference counts, too: float32 and 32-bit integers do not hold it, so compare whole bytes
     sum(sample.values()) => torch.tensor(sum(sample.values())).float()
-So much needs numbers of more than 32 bits
-    sum(sample.values()) => (sum(sample.values()) + 2**31) % 2**32 - 2**31
 It is the tallest of all at some other moment, and that moment is not asked for
     max(samples[highest], key=samples[highest].get) => max(samples[0], key=lambda kind: max(s[kind] for s in samples))
 Did max compare the names? Compare their bytes
