@@ -59,11 +59,11 @@ One rank fewer is enough
     return ranks => return ranks + 1
 Only what is shared out shrinks with N; the rest stays whole
     ranks = 1 => return -int(-factor // 1)
-Those are the ranks for fp32 with Adam: read the bytes from recipe, from its end
+That is the answer for fp32 with Adam: read the bytes from recipe, from its end
     whole, shared = => recipe = (4, 4, 8)\n    whole, shared =
-Those are the ranks of the stage below: this one shares out one kind more
+That is the answer for the stage below: this one shares out one kind more
     whole, shared = => stage = max(stage - 1, 1)\n    whole, shared =
-Those are the ranks of the stage above, which shares out more: which kinds stay whole?
+That is the answer for the stage above, which shares out more: which kinds stay whole?
     whole, shared = => stage = min(stage + 1, 3)\n    whole, shared =
 Ranks need not be a power of two
     return ranks => return 2 ** (ranks - 1).bit_length()
@@ -128,7 +128,7 @@ EXERCISE = Exercise(
         Claim(
             "it says how many ranks a factor takes, or that none suffice",
             Gives(
-                look="What does the factor tend to, as N grows? A limit is never reached, and below it enough N do",
+                look="What does the factor tend to, as N grows? Only what is below is reached; compare exactly",
                 say=said,
             ),
         ),
