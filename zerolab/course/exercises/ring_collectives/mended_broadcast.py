@@ -9,15 +9,7 @@ from typing import Any
 import torch
 
 from zerolab.collectives import Collectives
-from zerolab.course.exercises.ring_collectives.ring import (
-    FROM_MESSAGES,
-    TO_THE_RIGHT,
-    as_a_ring,
-    draws,
-    numbers,
-    poison,
-    right_values,
-)
+from zerolab.course.exercises.ring_collectives import ring
 from zerolab.course.judge.case import Case, Record
 from zerolab.course.judge.claims import each_rank
 from zerolab.course.judge.exercise import Claim, Exercise
@@ -118,19 +110,19 @@ def broadcast_and_overwrite(fn: Callable[..., Any], comm: Collectives, tensor: t
 
 def broadcast_cases(rng: Random) -> list[Case]:
     cases = []
-    for ranks, numel, world, dtype, poisoned in draws(rng):
+    for ranks, numel, world, dtype, poisoned in ring.draws(rng):
         for src in {0, ranks - 1, rng.randrange(ranks)} if numel > 1 and not poisoned else {rng.randrange(ranks)}:
             # No rank's tensor has a negative number, with which the caller overwrites it.
-            tensors = [numbers(rng, numel, dtype).abs() for _ in range(ranks)]
+            tensors = [ring.numbers(rng, numel, dtype).abs() for _ in range(ranks)]
             # Also into what is overwritten: no arithmetic with it is harmless.
             for tensor in tensors if poisoned else ():
-                poison(rng, tensor)
+                ring.poison(rng, tensor)
             if numel % 2 == 0:
                 tensors = [tensor.view(2, -1) for tensor in tensors]
             cases.append(Case([(tensor, src) for tensor in tensors], world))
     ranks = rng.randint(2, 4)
     src = rng.randrange(ranks)
-    args = [(numbers(rng, 5, torch.float32).abs() * (rank != src), src) for rank in range(ranks)]
+    args = [(ring.numbers(rng, 5, torch.float32).abs() * (rank != src), src) for rank in range(ranks)]
     return [*cases, Case(args, about=f"on {ranks} ranks, 5 zeros from rank {src}")]
 
 
@@ -151,12 +143,12 @@ EXERCISE = Exercise(
     "mended_broadcast",
     broadcast_cases,
     (
-        FROM_MESSAGES,
-        right_values("every rank ends with rank src's tensor", "print who receives from whom", "value"),
+        ring.FROM_MESSAGES,
+        ring.right_values("every rank ends with rank src's tensor", "print who receives from whom", "value"),
         Claim("its result is right in place", in_place),
         Claim("it returns the tensor itself", itself),
-        TO_THE_RIGHT,
-        as_a_ring(
+        ring.TO_THE_RIGHT,
+        ring.as_a_ring(
             lambda record: [nbytes for _, nbytes in record.sent if nbytes],
             "At most one message is asked for, with the whole tensor: which rank has nobody left to tell?",
         ),

@@ -6,16 +6,8 @@ from random import Random
 
 import torch
 
+from zerolab.course.exercises.ring_collectives import ring
 from zerolab.course.exercises.ring_collectives.given import chunk, pass_on
-from zerolab.course.exercises.ring_collectives.ring import (
-    BOARD,
-    board_case,
-    draws,
-    numbers,
-    poison,
-    right_values,
-    ring_exercise,
-)
 from zerolab.course.judge.case import Case
 from zerolab.course.judge.draw import whole_numbers
 
@@ -60,20 +52,20 @@ whole tensor itself
 
 def all_gather_cases(rng: Random) -> list[Case]:
     cases = []
-    for ranks, numel, world, dtype, poisoned in draws(rng):
-        whole = numbers(rng, numel, dtype)
+    for ranks, numel, world, dtype, poisoned in ring.draws(rng):
+        whole = ring.numbers(rng, numel, dtype)
         if poisoned:
-            poison(rng, whole)
+            ring.poison(rng, whole)
         cases.append(Case([(shard.clone(), numel) for shard in whole.tensor_split(ranks)], world))
-    ranks, numel = BOARD
+    ranks, numel = ring.BOARD
     shards = [whole_numbers(rng, numel // ranks) for _ in range(ranks)]
-    return [*cases, board_case(shards, numel)]
+    return [*cases, ring.board_case(shards, numel)]
 
 
-EXERCISE = ring_exercise(
+EXERCISE = ring.ring_exercise(
     "ring_all_gather",
     all_gather_cases,
-    right_values(
+    ring.right_values(
         "every rank returns all shards in order",
         "print which chunk leaves and which one arrives in each step, and their dtypes",
     ),

@@ -6,16 +6,8 @@ from random import Random
 
 import torch
 
+from zerolab.course.exercises.ring_collectives import ring
 from zerolab.course.exercises.ring_collectives.given import pass_on  # noqa: F401
-from zerolab.course.exercises.ring_collectives.ring import (
-    BOARD,
-    board_case,
-    draws,
-    each_ranks,
-    numbers,
-    right_values,
-    ring_exercise,
-)
 from zerolab.course.exercises.ring_collectives.ring_all_gather import ring_all_gather
 from zerolab.course.exercises.ring_collectives.ring_reduce_scatter import ring_reduce_scatter
 from zerolab.course.judge.case import Case
@@ -74,22 +66,22 @@ two whole tensors at once: is the mean made in a new one, where dividing in plac
 
 def all_reduce_cases(rng: Random) -> list[Case]:
     cases = []
-    for ranks, numel, world, dtype, poisoned in draws(rng):
+    for ranks, numel, world, dtype, poisoned in ring.draws(rng):
         for average in (False, True) if dtype.is_floating_point else (False,):
-            tensors = each_ranks(rng, ranks, numel, dtype, poisoned)
+            tensors = ring.each_ranks(rng, ranks, numel, dtype, poisoned)
             if dtype.is_floating_point:
                 # Multiples of 1.5: a mean over 2, 3 or 4 is exact, whether it divides first, last or multiplies by
                 # 1/N, and is no whole number, so that // shows.
                 tensors = [1.5 * tensor for tensor in tensors]
             cases.append(Case([(tensor, average) for tensor in tensors], world))
-    cases.append(Case([(numbers(rng, 7, torch.float32),) for _ in range(rng.randint(2, 4))]))
-    return [*cases, board_case([whole_numbers(rng, BOARD[1]) for _ in range(BOARD[0])], True)]
+    cases.append(Case([(ring.numbers(rng, 7, torch.float32),) for _ in range(rng.randint(2, 4))]))
+    return [*cases, ring.board_case([whole_numbers(rng, ring.BOARD[1]) for _ in range(ring.BOARD[0])], True)]
 
 
-EXERCISE = ring_exercise(
+EXERCISE = ring.ring_exercise(
     "ring_all_reduce",
     all_reduce_cases,
-    right_values(
+    ring.right_values(
         "every rank returns the sum, or the mean", "check each half by itself, its dtype, and how the mean is made"
     ),
     WASTES,

@@ -6,15 +6,8 @@ from random import Random
 
 import torch
 
+from zerolab.course.exercises.ring_collectives import ring
 from zerolab.course.exercises.ring_collectives.given import chunk, pass_on
-from zerolab.course.exercises.ring_collectives.ring import (
-    BOARD,
-    board_case,
-    draws,
-    each_ranks,
-    right_values,
-    ring_exercise,
-)
 from zerolab.course.judge.case import Case
 from zerolab.course.judge.draw import whole_numbers
 
@@ -90,17 +83,17 @@ Your messages are whole tensors: send one chunk in each step
 def reduce_scatter_cases(rng: Random) -> list[Case]:
     return [
         *(
-            Case([(tensor,) for tensor in each_ranks(rng, ranks, numel, dtype, poisoned)], world)
-            for ranks, numel, world, dtype, poisoned in draws(rng)
+            Case([(tensor,) for tensor in ring.each_ranks(rng, ranks, numel, dtype, poisoned)], world)
+            for ranks, numel, world, dtype, poisoned in ring.draws(rng)
         ),
-        board_case([whole_numbers(rng, BOARD[1]) for _ in range(BOARD[0])]),
+        ring.board_case([whole_numbers(rng, ring.BOARD[1]) for _ in range(ring.BOARD[0])]),
     ]
 
 
-EXERCISE = ring_exercise(
+EXERCISE = ring.ring_exercise(
     "ring_reduce_scatter",
     reduce_scatter_cases,
-    right_values("rank r returns chunk r of the sum", "print which chunk it adds in each step, and its dtype"),
+    ring.right_values("rank r returns chunk r of the sum", "print which chunk it adds in each step, and its dtype"),
     look="one copy of the tensor is enough, and a chunk that arrived is used up when added",
     chunks=2,
     hints=(
