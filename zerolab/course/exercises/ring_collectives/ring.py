@@ -151,7 +151,7 @@ def ring_exercise(
                 None,
                 "each message waits for the network once more: send a chunk in one piece",
             ),
-            Score("bytes held at the worst moment", most_held, chunks and held, look, slack=64, wastes=wastes),
+            Score("bytes held at the worst moment", most_held, held if chunks else None, look, slack=64, wastes=wastes),
         ),
         memory=True,
         # What travels in another dtype shows in the bytes, and a library's collective must be told first.

@@ -180,7 +180,7 @@ def pays_cases(rng: Random) -> list[Case]:
     told: set[str] = set()
     cases: list[Case] = []
 
-    def find(suits: Callable[[tuple[Any, ...], Any], bool]) -> None:
+    def find(suits: Callable[..., bool]) -> None:
         for _ in range(20_000):
             args = drawn(rng)
             want = best_place(*args)
