@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from zerolab.course.judge.case import Case, Observation, Record, plural
-from zerolab.course.judge.claims import each_rank
+from zerolab.course.judge.case import Case, plural
 from zerolab.course.judge.exercise import Claim, Exercise, alone
-from zerolab.course.judge.same import short
-from zerolab.flat.layout import chunk_bounds as right_bounds
-from zerolab.flat.layout import chunk_sizes
+from zerolab.course.judge.model import Gives
 
 TEXT = """
 Chunks
@@ -32,6 +29,36 @@ def chunk_bounds(numel: int, ranks: int, rank: int) -> tuple[int, int]:
     ### END SOLUTION
 
 
+MISTAKES = r"""
+`stop` is the first element that is no longer in the chunk
+    (rank < longer) => (rank < longer) - 1
+The second number is a length; where does the chunk stop?
+    start, start + => start,
+Ranks count from 0, so rank 0's chunk starts at 0
+    short, longer => rank += 1\n    short, longer
+The last rank has all the rest, and each rank may have one of it
+    start = rank * short + min(rank, longer) => start = rank * short
+    (rank < longer) => longer * (rank == ranks - 1)
+They leave the rest at the end to nobody: each of the first ranks has one of it
+    + min(rank, longer) =>
+    + (rank < longer) =>
+The longer ones belong to the first ranks
+    def chunk_bounds(numel, ranks, rank):
+        return rank * numel // ranks, (rank + 1) * numel // ranks
+No two lengths may differ by more than one: not every chunk is as long as the longest
+    def chunk_bounds(numel, ranks, rank):
+        each = -(-numel // ranks)
+        return min(numel, rank * each), min(numel, (rank + 1) * each)
+It starts before the one before it stops: how many longer ones lie before it?
+    + min(rank, longer) =>
+No two lengths may differ by more than one: each of the first ranks has one of what is left over
+    min(rank, longer) => longer * (rank > 0)
+    rank < longer => longer * (rank == 0)
+Which ranks have one more? There are numel % ranks of them, rank 0 the first
+    (rank < longer) => (rank <= longer and longer > 0)
+"""
+
+
 def bounds_cases(rng: Random) -> list[Case]:
     # 11 over 4: a rest of three tells mistakes apart.
     numels = [(1, rng.randint(1, 40)), (4, 11)]
@@ -47,59 +74,14 @@ def bounds_cases(rng: Random) -> list[Case]:
     ]
 
 
-@each_rank
-def bounds_are_pairs(case: Case, rank: int, record: Record) -> str | None:
-    value = record.value
-    if isinstance(value, list) and len(value) == 2 and all(isinstance(edge, int) for edge in value):
-        return None
-    return f"chunk_bounds{case.args[rank]} returned {short(value)}: return two whole numbers, (start, stop)"
-
-
-def bounds_are_right(case: Case, seen: Observation) -> str | None:
-    numel, ranks, _ = case.args[0]
-    got = [tuple(record.value) for record in seen.records]
-    want = right_bounds(numel, ranks)
-    if got == want:
-        return None
-    return f"your chunks are {got}; {why_bounds(got, numel, ranks)}"
-
-
-def why_bounds(got: list[tuple[int, int]], numel: int, ranks: int) -> str:
-    """What gave these bounds, if it is a known mistake."""
-    want, short_one = right_bounds(numel, ranks), numel // ranks
-    if got == [(start, stop - 1) for start, stop in want]:
-        return "stop is the first element that is no longer in the chunk"
-    if got == [(start, stop - start) for start, stop in want]:
-        return "the second number is a length; where does the chunk stop?"
-    if got == [*want[1:], (numel, numel + short_one)]:
-        return "ranks count from 0, so rank 0's chunk starts at 0"
-    for rank in range(1, ranks):
-        if got[rank][0] < got[rank - 1][1]:
-            return f"rank {rank}'s starts before rank {rank - 1}'s stops: how many longer ones lie before it?"
-    if got[-1][1] < numel:
-        return f"they leave {numel - got[-1][1]} at the end to nobody"
-    if got[-1][1] > numel:
-        return f"the last one stops at {got[-1][1]}, and there are {numel} elements: which ranks have one more?"
-    if got == [(rank * short_one, (rank + 1) * short_one) for rank in range(ranks - 1)] + [
-        ((ranks - 1) * short_one, numel)
-    ]:
-        return "the last rank has all the rest, and each rank may have one of it"
-    lengths = [stop - start for start, stop in got]
-    if sorted(lengths) == sorted(chunk_sizes(numel, ranks)):
-        return "the longer ones belong to the first ranks"
-    if max(lengths) == -(-numel // ranks):
-        return "no two lengths may differ by more than one: not every chunk is as long as the longest"
-    if max(lengths) - min(lengths) > 1:
-        return "no two lengths may differ by more than one: each of the first ranks has one of what is left over"
-    return f"they should be {want}"
-
-
 EXERCISE = Exercise(
     "chunk_bounds",
     bounds_cases,
     (
-        Claim("it returns a start and a stop", bounds_are_pairs),
-        Claim("chunks lie end to end, the longer ones first", bounds_are_right),
+        Claim(
+            "chunks lie end to end, the longer ones first",
+            Gives(look="Write down all chunks: each starts where the one before it stops"),
+        ),
     ),
     run=alone,
     hints=(
@@ -107,6 +89,8 @@ EXERCISE = Exercise(
         "A chunk's start is the length of all chunks before it: how many of those are longer ones?",
         "Before rank r lie r chunks, and min(r, the number of longer ones) of them have one element more.",
     ),
+    mistakes=MISTAKES,
+    without=frozenset(),
     text=TEXT,
     answer=(chunk_bounds,),
     points=1,

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
 import torch
 
-from zerolab.course.exercises.ring_collectives.cases import broadcast_cases, broadcast_expected
-from zerolab.course.exercises.ring_collectives.ring import ring_exercise
+from zerolab.collectives import Collectives
+from zerolab.course.exercises.ring_collectives import ring
+from zerolab.course.judge.case import Case, Record
+from zerolab.course.judge.claims import each_rank
+from zerolab.course.judge.exercise import Claim, Exercise
+from zerolab.course.judge.same import alike
 
 TEXT = r'''
 Mend it
@@ -53,17 +61,106 @@ def mended_broadcast(comm, tensor: torch.Tensor, src: int) -> torch.Tensor:
     ### END SOLUTION
 
 
-EXERCISE = ring_exercise(
+MISTAKES = r"""
+rank 0's tensor, whatever src is: `if comm.rank:` means `if comm.rank != 0`
+    right = => src, right = 0,
+its own tensor, as if nothing had come
+    recv(tensor => recv(tensor.clone()
+the sum of what lies on the way: overwrite, and do not add
+    comm.recv(tensor, (comm.rank - 1) % comm.size) => tensor += comm.recv(tensor.clone(), (comm.rank - 1) % comm.size)
+the left neighbour's own tensor: receive before you send on
+    def mended_broadcast(comm, tensor, src):
+        right, own = (comm.rank + 1) % comm.size, tensor.clone()
+        if comm.rank != src:
+            comm.recv(tensor, (comm.rank - 1) % comm.size)
+        if right != src:
+            comm.send(own, right)
+        return tensor
+what came but for its zeros, in whose places its own numbers stand: zeros are numbers, too
+    comm.recv(tensor, (comm.rank - 1) % comm.size) => came = comm.recv(tensor.clone(), (comm.rank - 1) % comm.size)
+    if right => if comm.rank != src:\n        tensor[came != 0] = came[came != 0]\n    if right
+its own tensor, where only zeros came: zeros are numbers like others
+    comm.recv(tensor, (comm.rank - 1) % comm.size) => came = comm.recv(tensor.clone(), (comm.rank - 1) % comm.size)
+    if right => if comm.rank != src and came.any():\n        tensor.copy_(came)\n    if right
+the first row alone of what came, and of its own tensor the rest: overwrite all of it
+    comm.recv(tensor, (comm.rank - 1) % comm.size) => came = comm.recv(tensor.clone(), (comm.rank - 1) % comm.size)
+    if right => if comm.rank != src:\n        tensor[:1] = came[:1]\n    if right
+NaN where its own tensor had NaN or inf and a number came: overwrite what was there; 0 times NaN is NaN
+    recv(tensor, (comm.rank - 1) % comm.size) => recv(came := tensor.clone(), (comm.rank - 1) % comm.size)
+    if right => if comm.rank != src:\n        tensor.mul_(0).add_(came)\n    if right
+what float32 has rounded: numbers stay in the input's dtype, from end to end
+    return tensor => return tensor.copy_(tensor.float())
+what float64 has rounded: numbers stay in the input's dtype, from end to end
+    return tensor => return tensor.copy_(tensor.double())
+"""
+USED_AGAIN = -1.0
+"""What the caller writes into its tensor when the broadcast has returned; no case has such a number."""
+
+
+def broadcast_and_overwrite(fn: Callable[..., Any], comm: Collectives, tensor: torch.Tensor, src: int) -> Any:
+    """What a broadcast returns, and the tensor afterwards; whether both are one, which shows when the caller uses its
+    tensor again, at once."""
+    value = fn(comm, tensor, src)
+    if not isinstance(value, torch.Tensor):
+        return {"value": value}
+    seen = {"value": value.clone(), "tensor": tensor.clone()}
+    tensor.fill_(USED_AGAIN)
+    return seen | {"one": torch.equal(value, tensor)}
+
+
+def broadcast_cases(rng: Random) -> list[Case]:
+    cases = []
+    for ranks, numel, world, dtype, poisoned in ring.draws(rng):
+        for src in {0, ranks - 1, rng.randrange(ranks)} if numel > 1 and not poisoned else {rng.randrange(ranks)}:
+            # No rank's tensor has a negative number, with which the caller overwrites it.
+            tensors = [ring.numbers(rng, numel, dtype).abs() for _ in range(ranks)]
+            # Also into what is overwritten: no arithmetic with it is harmless.
+            for tensor in tensors if poisoned else ():
+                ring.poison(rng, tensor)
+            if numel % 2 == 0:
+                tensors = [tensor.view(2, -1) for tensor in tensors]
+            cases.append(Case([(tensor, src) for tensor in tensors], world))
+    ranks = rng.randint(2, 4)
+    src = rng.randrange(ranks)
+    args = [(ring.numbers(rng, 5, torch.float32).abs() * (rank != src), src) for rank in range(ranks)]
+    return [*cases, Case(args, about=f"on {ranks} ranks, 5 zeros from rank {src}")]
+
+
+@each_rank
+def in_place(case: Case, rank: int, record: Record) -> str | None:
+    if not alike(record.value["tensor"], record.value["value"]):
+        return f"rank {rank}'s own tensor does not hold the result: receive into it and do not replace it"
+    return None
+
+
+@each_rank
+def itself(case: Case, rank: int, record: Record) -> str | None:
+    copy = f"what rank {rank} returned is a copy of its tensor, so that who changes one keeps the other"
+    return None if record.value["one"] else f"{copy}: return the tensor itself"
+
+
+EXERCISE = Exercise(
     "mended_broadcast",
     broadcast_cases,
-    broadcast_expected,
-    "every rank ends with rank src's tensor",
     (
+        ring.FROM_MESSAGES,
+        ring.right_values("every rank ends with rank src's tensor", "print who receives from whom", "value"),
+        Claim("its result is right in place", in_place),
+        Claim("it returns the tensor itself", itself),
+        ring.TO_THE_RIGHT,
+        ring.as_a_ring(
+            lambda record: [nbytes for _, nbytes in record.sent if nbytes],
+            "At most one message is asked for, with the whole tensor: which rank has nobody left to tell?",
+        ),
+    ),
+    run=broadcast_and_overwrite,
+    hints=(
         "Who has nothing to receive? And whose right neighbour already has the tensor?",
         "`if comm.rank:` asks whether this is rank 0; the text asks about another rank.",
         "Each of the two calls needs a condition of its own, and both are about src.",
     ),
-    in_place=True,
+    mistakes=MISTAKES,
+    without=frozenset({"inputs", "dtype"}),
     text=TEXT,
     answer=(mended_broadcast,),
     points=1,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import torch
 
-from zerolab.course.exercises.ring_collectives.cases import BOARD, all_reduce_cases, all_reduce_expected
-from zerolab.course.exercises.ring_collectives.ring import ring_exercise, ring_scores
+from zerolab.course.exercises.ring_collectives import ring
+from zerolab.course.exercises.ring_collectives.given import pass_on  # noqa: F401
 from zerolab.course.exercises.ring_collectives.ring_all_gather import ring_all_gather
 from zerolab.course.exercises.ring_collectives.ring_reduce_scatter import ring_reduce_scatter
-from zerolab.course.judge.case import Case, Observation
-from zerolab.course.judge.claims import most_held
+from zerolab.course.judge.case import Case
+from zerolab.course.judge.draw import whole_numbers
 
 TEXT = """
 All-reduce
@@ -31,29 +33,67 @@ def ring_all_reduce(comm, tensor: torch.Tensor, average: bool = False) -> torch.
     ### END SOLUTION
 
 
-def two_wholes(case: Case, seen: Observation) -> str:
-    """Where an all-reduce that holds too much may do so. A mean in a tensor of its own makes two whole ones."""
-    if most_held(case, seen) == 2 * 4 * BOARD[1]:
-        return (
-            "two whole tensors at once: is the mean made in a new one, where dividing in place, or a chunk, would do?"
-        )
-    return (
-        "a copy of the whole tensor that you make before the first half, such as tensor / comm.size or tensor.clone(), "
-        "lives on beside both: the halves need none, and there is least to divide between them"
-    )
+MISTAKES = r"""
+the sum where average=True asks for the mean: divide by comm.size
+    if average: => if False:
+the mean where average=False asks for the sum
+    if average: => if True:
+    shard /= comm.size => shard = (shard / comm.size).to(shard.dtype)
+the mean where average is left out, and then the sum is due
+    average: bool = False => average: bool = True
+the mean cut to whole numbers: divide with / and not with //
+    /= => //=
+one chunk only: gather the chunks after you have reduced them
+    return ring_all_gather(comm, shard, tensor.numel()) => return shard
+its own tensor, to which nothing was added
+    return ring_all_gather(comm, shard, tensor.numel()) => return tensor
+Your messages are whole tensors: send one chunk in each step
+    def ring_all_reduce(comm, tensor, average=False):
+        total = arrived = tensor
+        for _ in range(comm.size - 1):
+            travelling, arrived = arrived, torch.empty_like(tensor)
+            pass_on(comm, travelling, arrived)
+            total = total + arrived
+        return total / comm.size if average else total.clone()
+"""
+WASTES = r"""
+two whole tensors at once: is the mean made in a new one, where dividing in place, or a chunk, would do?
+    def ring_all_reduce(comm, tensor, average=False):
+        whole = ring_all_gather(comm, ring_reduce_scatter(comm, tensor), tensor.numel())
+        return whole / comm.size if average else whole
+"""
 
 
-EXERCISE = ring_exercise(
+def all_reduce_cases(rng: Random) -> list[Case]:
+    cases = []
+    for ranks, numel, world, dtype, poisoned in ring.draws(rng):
+        for average in (False, True) if dtype.is_floating_point else (False,):
+            tensors = ring.each_ranks(rng, ranks, numel, dtype, poisoned)
+            if dtype.is_floating_point:
+                # Multiples of 1.5: a mean over 2, 3 or 4 is exact, whether it divides first, last or multiplies by
+                # 1/N, and is no whole number, so that // shows.
+                tensors = [1.5 * tensor for tensor in tensors]
+            cases.append(Case([(tensor, average) for tensor in tensors], world))
+    cases.append(Case([(ring.numbers(rng, 7, torch.float32),) for _ in range(rng.randint(2, 4))]))
+    return [*cases, ring.board_case([whole_numbers(rng, ring.BOARD[1]) for _ in range(ring.BOARD[0])], True)]
+
+
+EXERCISE = ring.ring_exercise(
     "ring_all_reduce",
     all_reduce_cases,
-    all_reduce_expected,
-    "every rank returns the sum, or the mean",
-    (
+    ring.right_values(
+        "every rank returns the sum, or the mean", "check each half by itself, its dtype, and how the mean is made"
+    ),
+    WASTES,
+    "a copy of the whole tensor that you make before the first half, such as tensor / comm.size or tensor.clone(), "
+    "lives on beside both: the halves need none, and there is least to divide between them",
+    chunks=2,
+    hints=(
         "After a reduce-scatter each rank has a finished chunk; who needs it?",
         "The second half needs the length of the whole: tensor.numel().",
         "Divide where there is least to divide: between the halves, by comm.size.",
     ),
-    ring_scores("all_reduce", 2, two_wholes),
+    mistakes=MISTAKES,
     text=TEXT,
     answer=(ring_all_reduce,),
     points=2,

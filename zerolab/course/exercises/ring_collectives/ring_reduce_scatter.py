@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import torch
 
-from zerolab.course.exercises.ring_collectives.cases import reduce_scatter_cases, reduce_scatter_expected
+from zerolab.course.exercises.ring_collectives import ring
 from zerolab.course.exercises.ring_collectives.given import chunk, pass_on
-from zerolab.course.exercises.ring_collectives.ring import ring_exercise, ring_scores
+from zerolab.course.judge.case import Case
+from zerolab.course.judge.draw import whole_numbers
 
 TEXT = """
 Reduce-scatter
@@ -44,19 +47,61 @@ def ring_reduce_scatter(comm, tensor: torch.Tensor) -> torch.Tensor:
     ### END SOLUTION
 
 
-EXERCISE = ring_exercise(
+MISTAKES = r"""
+all of the sum, unsharded: return your own chunk only
+    def ring_reduce_scatter(comm, tensor):
+        total = arrived = tensor
+        for _ in range(comm.size - 1):
+            travelling, arrived = arrived, torch.empty_like(tensor)
+            pass_on(comm, travelling, arrived)
+            total = total + arrived
+        return total
+its own summand, to which nothing was added
+    arrived.add_(mine) => mine
+the right neighbour's summand, passed on and never added to
+    arrived.add_(mine) => arrived
+a neighbour's chunk: shift your chunk index by one
+    comm.rank - 1 => comm.rank
+    comm.rank - 2 => comm.rank - 1
+the sum with its own summand in it twice: is it added once more at the end?
+    return travelling => return travelling + chunk(tensor, comm.rank, comm.size)
+the mean: this exercise asks for the sum
+    return travelling => return travelling / comm.size
+what is nearly right, and nearly right is not right: it was rounded to float32 on the way
+    arrived.add_(mine) => (arrived.float() + mine.float()).to(mine.dtype)
+Your messages are whole tensors: send one chunk in each step
+    def ring_reduce_scatter(comm, tensor):
+        total = arrived = tensor
+        for _ in range(comm.size - 1):
+            travelling, arrived = arrived, torch.empty_like(tensor)
+            pass_on(comm, travelling, arrived)
+            total = total + arrived
+        return chunk(total, comm.rank, comm.size).clone()
+"""
+
+
+def reduce_scatter_cases(rng: Random) -> list[Case]:
+    return [
+        *(
+            Case([(tensor,) for tensor in ring.each_ranks(rng, ranks, numel, dtype, poisoned)], world)
+            for ranks, numel, world, dtype, poisoned in ring.draws(rng)
+        ),
+        ring.board_case([whole_numbers(rng, ring.BOARD[1]) for _ in range(ring.BOARD[0])]),
+    ]
+
+
+EXERCISE = ring.ring_exercise(
     "ring_reduce_scatter",
     reduce_scatter_cases,
-    reduce_scatter_expected,
-    "rank r returns chunk r of the sum",
-    (
+    ring.right_values("rank r returns chunk r of the sum", "print which chunk it adds in each step, and its dtype"),
+    look="one copy of the tensor is enough, and a chunk that arrived is used up when added",
+    chunks=2,
+    hints=(
         "Take the table for rank 0 and write down, for each step, which chunk leaves and which one arrives.",
         "In step s rank r sends chunk r - 1 - s; its left neighbour does the same with its own r.",
         "Work on a copy: what arrives is added to a chunk of it, and in the next step that chunk leaves.",
     ),
-    ring_scores(
-        "reduce_scatter", 2, "one copy of the tensor is enough, and a chunk that arrived is used up when added"
-    ),
+    mistakes=MISTAKES,
     text=TEXT,
     answer=(ring_reduce_scatter,),
     points=3,

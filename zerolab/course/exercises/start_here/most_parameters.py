@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
-from zerolab.course.exercises.start_here.claims import FP32, GB, MEGATRON, MIXED, RECIPES, Recipe, most_right, needs
-from zerolab.course.exercises.start_here.state_bytes import state_bytes
-from zerolab.course.judge.case import Case, plural
+from zerolab.course.exercises.start_here.state_bytes import FP32, GB, MEGATRON, MIXED, MOMENTUM, needs, state_bytes
+from zerolab.course.judge.case import Case
 from zerolab.course.judge.exercise import Claim, Exercise, alone
+from zerolab.course.judge.mistakes import you_say
+from zerolab.course.judge.model import Gives
 
 TEXT = """
 The largest model
@@ -34,38 +35,68 @@ def most_parameters(gpu_bytes: int, ranks: int, stage: int, recipe: tuple[int, i
     ### END SOLUTION
 
 
+MISTAKES = r"""
+That is one too many. Return the last that fits, not the first that does not
+    return fits => return too_many
+What fills the memory to the last byte fits
+    <= gpu_bytes => < gpu_bytes
+One more fits: where does your search stop?
+    return fits => return fits - 1
+They would fit in even shares, but no rank keeps a part of an element
+    def most_parameters(gpu_bytes, ranks, stage, recipe):
+        whole, shared = sum(recipe[: 3 - stage]), sum(recipe[3 - stage :])
+        return gpu_bytes * ranks // (whole * ranks + shared)
+Below stage 3 not everything is cut in N
+    ranks, stage, recipe => ranks, 3, recipe
+Several ranks share something out at this stage
+    ranks, stage, recipe => ranks, 0, recipe
+That is for the memory of all ranks together, but each keeps its own
+    <= gpu_bytes => <= gpu_bytes * ranks
+You left room for the parameters alone
+    sum(state_bytes(middle, ranks, stage, recipe).values()) => recipe[0] * middle
+You are a few parameters short, so look at how you round
+    return fits => return fits // ranks * ranks
+A division of floats ends one short where a model fills the memory to the last byte: divide whole numbers
+    def most_parameters(gpu_bytes, ranks, stage, recipe):
+        whole, shared = sum(recipe[: 3 - stage]), sum(recipe[3 - stage :])
+        fits = int(gpu_bytes / (whole + shared / ranks))
+        while fits and sum(state_bytes(fits, ranks, stage, recipe).values()) > gpu_bytes:
+            fits -= 1
+        return fits
+Not even one fits: 0 is the answer
+    return fits => return fits or 1
+"""
+
+
 def most_cases(rng: Random) -> list[Case]:
-    cases = []
-
-    def add(gpu_bytes: int, ranks: int, stage: int, recipe: Recipe) -> None:
-        said = f"{plural(ranks, 'rank')} of {gpu_bytes:,} bytes, stage {stage}, recipe {recipe}"
-        cases.append(Case([(gpu_bytes, ranks, stage, recipe)], about=said))
-
+    asked = []
     for recipe in (MIXED, FP32, MEGATRON):
         for stage in (1, 2, 3, 0):
             ranks = rng.choice((2, 3, 4))
-            parameters = rng.randint(20, 99) * ranks
-            exactly = needs(parameters, ranks, stage, recipe)
-            add(exactly + rng.randint(1, 3), ranks, stage, recipe)
-            add(exactly, ranks, stage, recipe)
-            add(exactly - 1, ranks, stage, recipe)
+            exactly = needs(rng.randint(20, 99) * ranks, ranks, stage, recipe)
+            asked += [(exactly + spare, ranks, stage, recipe) for spare in (rng.randint(1, 3), 0, -1)]
     for ranks in (1, 7, 64, 1000):
         for stage in range(4):
-            add(rng.choice((16, 24, 40, 80)) * GB + rng.randint(0, 1000), ranks, stage, rng.choice(list(RECIPES)))
-    # More parameters than anybody trains: no bound on them is safe.
-    add(80 * GB + rng.randint(0, 1000), 1000, 3, MIXED)
+            room = rng.choice((16, 24, 40, 80)) * GB + rng.randint(0, 1000)
+            asked.append((room, ranks, stage, rng.choice((FP32, MIXED, MEGATRON, MOMENTUM))))
+    # From each of these to the next one thing changes. More parameters than anybody trains: no bound on them is safe.
+    room = 80 * GB + rng.randint(0, 1000)
+    asked += [(room, 1000, 3, MIXED), (room, 1000, 2, MIXED), (room, 100, 2, MIXED), (room, 100, 2, FP32)]
     # A model that fills a rank to the byte, where a division of floats ends one short.
-    for gpu_bytes, ranks, stage, recipe in ((185_736, 651, 1, MIXED), (14_611_706_424, 891, 2, MIXED)):
-        add(gpu_bytes, ranks, stage, recipe)
+    asked += [(185_736, 651, 1, MIXED), (14_611_706_424, 891, 2, MIXED)]
     # Not even one parameter.
-    add(3, 2, 3, FP32)
-    return cases
+    return [Case([args]) for args in [*asked, (3, 2, 3, FP32)]]
 
 
 EXERCISE = Exercise(
     "most_parameters",
     most_cases,
-    (Claim("it finds the last size that fits", most_right),),
+    (
+        Claim(
+            "it finds the last size that fits",
+            Gives(look="Is what you say a size that fits, by state_bytes, and one more is not?", say=you_say),
+        ),
+    ),
     run=alone,
     hints=(
         "Whether a size fits, state_bytes tells you. More parameters never take fewer bytes.",
@@ -74,6 +105,8 @@ EXERCISE = Exercise(
         "Either step down from there until it fits, or halve an interval between a size that fits and one that "
         "does not.",
     ),
+    mistakes=MISTAKES,
+    without=frozenset(),
     text=TEXT,
     answer=(most_parameters,),
     points=2,

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import torch
 from torch import nn
 
 from zerolab.collectives import Collectives
-from zerolab.course.exercises.start_here.claims import SHARDED_FROM, is_whole
-from zerolab.course.judge.case import Case, Observation, plural
-from zerolab.course.judge.claims import untouched
+from zerolab.course.judge.case import Case, plural
 from zerolab.course.judge.exercise import Claim, Exercise, alone
-from zerolab.course.judge.same import short
+from zerolab.course.judge.model import Gives
+from zerolab.course.judge.same import is_whole, short
 from zerolab.memory import Tracker, model_labels
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine, engine_labels
@@ -42,108 +41,41 @@ def name_the_peak(samples: list[dict[str, int]]) -> tuple[int, str]:
     ### END SOLUTION
 
 
-def totals(samples: Sequence[Mapping[str, int]]) -> list[int]:
-    return [sum(sample.values()) for sample in samples]
-
-
-def peak(samples: Sequence[Mapping[str, int]]) -> tuple[int, str]:
-    """The first of the highest moments, and the kind that takes most then."""
-    total = totals(samples)
-    at = total.index(max(total))
-    return at, largest(samples[at])
-
-
-def largest(sample: Mapping[str, int]) -> str:
-    return max(sample, key=lambda kind: sample[kind])
-
-
-def tallest(samples: Sequence[Mapping[str, int]]) -> str:
-    """The kind with the highest peak of its own."""
-    return largest({kind: max(sample[kind] for sample in samples) for kind in samples[0]})
-
-
-def peak_right(case: Case, seen: Observation) -> str | None:
-    samples = case.args[0][0]
-    got, (at, kind) = seen.records[0].value, peak(samples)
-    if not isinstance(got, list | tuple) or len(got) != 2:
-        return f"you return {short(got)}, and two things are due: an index and a kind"
-    total, (where, what) = totals(samples), got
-    if not is_whole(where) or not 0 <= where < len(samples):
-        return f"{short(where)} is no index of {plural(len(samples), 'moment')}"
-    if where != at:
-        said = f"at moment {where} there are {total[where]} bytes, and at the highest {max(total)}"
-        return f"{said}. {why_moment(samples, where, at)}"
-    if isinstance(what, str) and samples[at].get(what) == samples[at][kind]:
-        return None
-    said = f"moment {at} is right. Of it you name {short(what)}"
-    if not isinstance(what, str) or what not in samples[at]:
-        return f"{said}, and a kind is due, such as 'gradients'"
-    said = f"{said}, with {samples[at][what]} bytes, and another kind has {samples[at][kind]}"
-    if samples[at][kind] - samples[at][what] < FINE and what in largest_rounded(samples[at]):
-        return f"{said}. So small a difference counts, too: compare bytes, unrounded"
-    second = largest({name: taken for name, taken in samples[at].items() if name != kind})
-    over = f"; of all kinds but {kind} it takes most, so do you pass over {kind}?" if what == second else ""
-    if what == tallest(samples):
-        return f"{said}. It is the tallest of all at some other moment, and that moment is not asked for{over}"
-    if what == max(samples[at]):
-        return f"{said}. Did max compare the names? Compare their bytes"
-    return f"{said}. Look at all kinds of this moment{over}"
-
-
-def why_moment(samples: Sequence[Mapping[str, int]], where: int, at: int) -> str:
-    total = totals(samples)
-    if at == 0:
-        return "The highest is the first moment here, number 0: does your search leave it out?"
-    left_out = [kind for kind in samples[0] if where == (rest := without(samples, kind)).index(max(rest))]
-    also = f"; of all kinds but {' or '.join(left_out)} it is the highest, so is one left out?" if left_out else ""
-    if total[where] == max(total):
-        first = "Several moments are as high; the first is asked for"
-        return f"{first}. If you took the first of those that you see, does your sum leave out a kind?"
-    if at == len(samples) - 1 and where == total.index(max(total[:-1])):
-        return "The highest is the last moment here: does your search leave it out, or round?"
-    if 0 < max(total) - total[where] < TINY:
-        return "So small a difference counts, too: compare whole bytes, unrounded, in numbers of more than 32 bits"
-    if where in (rounded.index(max(rounded)) for rounded in coarse(total)):
-        return "In larger units both are as high, so do not round: compare bytes"
-    if where == at + 1:
-        return "You are one late: Python counts from 0"
-    kind = max(samples[0], key=lambda name: max(sample[name] for sample in samples))
-    if samples[where][kind] == max(sample[kind] for sample in samples):
-        return f"There {kind} alone is at its highest; a moment's height is the sum of its kinds{also}"
-    states = [sum(sample.get(name, 0) for name in SHARDED_FROM) for sample in samples]
-    if where == states.index(max(states)):
-        return f"There the model states are at their highest; what passes counts, too{also}"
-    if left_out:
-        return f"A moment's height is the sum of all its kinds{also}"
-    if where == len(samples) - 1:
-        return "That is the last moment: a peak passes"
-    rises = [0, *(later - earlier for earlier, later in pairwise(total))]
-    if rises[where] == max(rises):
-        return "There the most is added; look at how much there is"
-    if total[where] > max(total[where - 1 : where] + total[where + 1 : where + 2]):
-        return "That is a peak, but a higher one comes after it: look at all moments"
-    return "A moment's height is the sum of all its kinds"
-
-
-def without(samples: Sequence[Mapping[str, int]], kind: str) -> list[int]:
-    """The heights of moments if one kind is left out."""
-    return [sum(sample.values()) - sample[kind] for sample in samples]
-
-
-FINE, TINY = 512, 4
-"""Bytes that rounding to a unit of 2**10 may hide, and those that only numbers of 32 bits hide."""
-
-
-def coarse(total: Sequence[int]) -> list[list[int]]:
-    """Totals in larger units than a byte, rounded in either way."""
-    return [[how(each / unit) for each in total] for unit in (10**3, 2**10, 10**6, 2**20) for how in (int, round)]
-
-
-def largest_rounded(sample: Mapping[str, int]) -> set[str]:
-    """The kinds that seem to take most if bytes are rounded: the first of those that are alike then, or the last."""
-    kinds, rounded = list(sample), coarse(list(sample.values()))
-    first = {kinds[each.index(max(each))] for each in rounded}
-    return first | {kinds[-1 - each[::-1].index(max(each))] for each in rounded}
+MISTAKES = r"""
+There one kind alone is at its highest; a moment's height is the sum of its kinds
+    sum(sample.values()) => max(sample.values())
+There the model states are at their highest; what passes counts, too
+    sum(sample.values()) => sum(sample[kind] for kind in ("parameters", "gradients", "optimizer_states"))
+That is the last moment: a peak passes
+    totals.index(max(totals)) => len(totals) - 1
+You are one late: Python counts from 0
+    return highest => return highest + 1
+There the most is added; look at how much there is
+    totals.index(max(totals)) => max(range(1, len(totals)), key=lambda at: totals[at] - totals[at - 1])
+That is a peak, but a higher one comes after it: look at all moments
+    max(totals) => next((b for a, b, c in zip(totals, totals[1:], totals[2:]) if a < b > c), totals[0])
+Several moments are as high; the first is asked for
+    totals.index(max(totals)) => len(totals) - 1 - totals[::-1].index(max(totals))
+Several moments are as high, and the first is asked for, whatever its largest kind
+    totals = [sum => totals = [(sum
+    (sample.values()) for => (sample.values()), max(sample.values())) for
+The highest is the first moment here, number 0: does your search leave it out?
+    totals.index(max(totals)) => 1 + totals[1:].index(max(totals[1:]))
+The highest is the last moment here: does your search leave it out?
+    totals.index(max(totals)) => totals.index(max(totals[:-1]))
+In larger units both are as high, so do not round: compare bytes
+    sum(sample.values()) => round(sum(sample.values()) / 1024)
+So small a difference counts, too: float32 and 32-bit integers do not hold it, so compare whole bytes
+    sum(sample.values()) => torch.tensor(sum(sample.values())).float()
+It is the tallest of all at some other moment, and that moment is not asked for
+    max(samples[highest], key=samples[highest].get) => max(samples[0], key=lambda kind: max(s[kind] for s in samples))
+Did max compare the names? Compare their bytes
+    , key=samples[highest].get =>
+So small a difference counts, too: compare bytes, unrounded
+    key=samples[highest].get => key=lambda kind: samples[highest][kind] // 512
+Go by names: the kinds of each moment stand in an order of their own
+    return highest => samples[highest] = dict(zip(samples[0], samples[highest].values()))\n    return highest
+"""
 
 
 def watched(width: int, layers: int, rows: int, steps: int) -> list[dict[str, int]]:
@@ -183,39 +115,37 @@ def peak_cases(rng: Random) -> list[Case]:
     cases = []
 
     def add(samples: list[dict[str, int]], said: str) -> None:
+        at, kind = name_the_peak(samples)
+        if sorted(samples[at].values())[-2:] == [samples[at][kind]] * 2:
+            samples[at][kind] += 1  # so that one name is right
         cases.append(Case([(samples,)], about=f"{said}, {plural(len(samples), 'moment')}"))
 
+    def add_step(width: int, layers: int, rows: int, steps: int = 2) -> list[dict[str, int]]:
+        samples = watched(width, layers, rows, steps)
+        add(samples, f"step {steps} of {plural(layers, 'layer')} of {width}, {rows} examples")
+        return samples
+
     for rows, steps in ((200, 2), (4, 1), (4, 2), (50, 1)):
-        width, layers = rng.randint(16, 40), rng.randint(2, 4)
-        rows += rng.randint(0, rows // 4)
-        add(
-            watched(width, layers, rows, steps),
-            f"step {steps} of {plural(layers, 'layer')} of {width}, {rows} examples",
-        )
+        add_step(rng.randint(16, 40), rng.randint(2, 4), rows + rng.randint(0, rows // 4), steps)
     # Here the kind that was highest of all is not the largest at the peak. Nearly every draw is such a one.
     while True:
-        width, layers = rng.randint(20, 40), rng.randint(4, 6)
-        rows = 2 * width + rng.randint(0, 4)
-        samples = watched(width, layers, rows, 2)
-        if peak(samples)[1] != tallest(samples):
+        width = rng.randint(20, 40)
+        samples = add_step(width, rng.randint(4, 6), 2 * width + rng.randint(0, 4))
+        if name_the_peak(samples)[1] != largest({kind: max(one[kind] for one in samples) for kind in samples[0]}):
             break
-    add(samples, f"step 2 of {plural(layers, 'layer')} of {width}, {rows} examples")
+        cases.pop()
     # In a deep network activations take most.
     width, layers = rng.randint(16, 24), rng.randint(7, 8)
-    rows = 4 * width
-    deep = watched(width, layers, rows, 2)
-    add(deep, f"step 2 of {plural(layers, 'layer')} of {width}, {rows} examples")
+    deep = add_step(width, layers, 4 * width)
     width, rows = rng.randint(16, 40), rng.randint(2, 8)
     samples = launch(sharded_step, width, rows, ranks=2, world="lockstep", device="cpu", prints="quiet")[0]
     add(samples, f"stage 3 on rank 0 of 2, 4 layers of {width}, {plural(rows, 'example')}")
     # A few bytes make the difference, and the highest moment comes first.
-    width, rows = rng.randint(2, 4), rng.randint(2, 4)
-    samples = watched(width, 2, rows, 2)
-    add(samples, f"step 2 of 2 layers of {width}, {rows} examples")
-    add(samples[peak(samples)[0] :], "the same step, watched from its highest moment on")
+    samples = add_step(rng.randint(2, 4), 2, rng.randint(2, 4))
+    at, kind = name_the_peak(samples)
+    add(samples[at:], "the same step, watched from its highest moment on")
     # A moment that is one byte lower comes first: 32-bit floats could not tell them apart, and 32-bit integers hold
     # only that one. And one that is as high, of other kinds, comes last.
-    at, kind = peak(samples)
     times, rest = divmod(2**31, sum(samples[at].values()))
     large = [{name: taken * times + rest * (name == kind) for name, taken in sample.items()} for sample in samples]
     large.append(dict(zip(large[at], reversed(large[at].values()), strict=True)))
@@ -232,7 +162,7 @@ def peak_cases(rng: Random) -> list[Case]:
         turned.append({kind: sample[kind] for kind in kinds})
     add(turned, f"a step of {plural(layers, 'layer')}, the kinds of each moment in another order")
     # Each kind takes most somewhere: who never names one must not pass by luck.
-    most = peak(deep)[1]
+    most = name_the_peak(deep)[1]
     for kind in deep[0]:
         if kind != most:
             said = f"a step of {plural(layers, 'layer')} in which {kind} and {most} trade places"
@@ -240,18 +170,52 @@ def peak_cases(rng: Random) -> list[Case]:
     return cases
 
 
+def largest(sample: dict[str, int]) -> str:
+    return max(sample, key=lambda kind: sample[kind])
+
+
+def but(samples: list[dict[str, int]], says: Callable[[list[dict[str, int]]], bool]) -> str:
+    """Of all kinds but which it would be right, as an addition to a hint."""
+    kinds = [kind for kind in samples[0] if says([{k: n for k, n in one.items() if k != kind} for one in samples])]
+    return f" (of all kinds but {' or '.join(kinds)} it is the highest: is one left out?)" if kinds else ""
+
+
+def moment_said(args: tuple[Any, ...], got: Any, want: Any) -> str:
+    totals = [sum(sample.values()) for sample in args[0]]
+    if not is_whole(got) or not 0 <= got < len(totals):
+        return f"you say moment {short(got)}, and there are {plural(len(totals), 'moment')}, from number 0 on"
+    said = f"at moment {got} there are {totals[got]} bytes, and at the highest, moment {want}, {totals[want]}"
+    return f"{said}{but(args[0], lambda rest: name_the_peak(rest)[0] == got)}"
+
+
+def kind_said(args: tuple[Any, ...], got: Any, want: Any) -> str:
+    sample = args[0][name_the_peak(args[0])[0]]
+    if got not in sample:
+        return f"the moment is right. Of it you name {short(got)}, and a kind is due, such as 'gradients'"
+    said = f"the moment is right. Of it you name {got}, with {sample[got]} bytes, and {want} has {sample[want]}"
+    return f"{said}{but([sample], lambda rest: largest(rest[0]) == got)}"
+
+
 EXERCISE = Exercise(
     "name_the_peak",
     peak_cases,
     (
-        Claim("it finds the highest moment, and what takes most there", peak_right),
-        Claim("its input stays as it was", untouched(0)),
+        Claim(
+            "it finds the highest moment",
+            Gives(lambda record: record.value[0], "A moment's height is the sum of all its kinds", say=moment_said),
+        ),
+        Claim(
+            "it names what takes most there",
+            Gives(lambda record: record.value[1], "Look at all kinds of this moment", say=kind_said),
+        ),
     ),
     run=alone,
     hints=(
         "How high is a moment? Write down the totals first.",
         "max(names, key=...) finds the name with the largest number; list.index finds the first place.",
     ),
+    mistakes=MISTAKES,
+    without=frozenset(),
     text=TEXT,
     answer=(name_the_peak,),
     points=2,

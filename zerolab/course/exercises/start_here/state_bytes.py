@@ -3,7 +3,6 @@ measures itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import Any
@@ -12,20 +11,13 @@ import torch
 from torch import nn
 
 from zerolab.collectives import Collectives
-from zerolab.course.exercises.start_here.claims import (
-    FP32,
-    MEGATRON,
-    MIXED,
-    MOMENTUM,
-    Recipe,
-    again_right,
-    calls_again,
-    computed_right,
-    measured_right,
-)
-from zerolab.course.judge.case import Case, plural
-from zerolab.course.judge.exercise import Claim, Exercise
+from zerolab.course.judge.case import Case, Record, once, plural
+from zerolab.course.judge.claims import each_rank
+from zerolab.course.judge.exercise import Claim, Exercise, alone
+from zerolab.course.judge.model import Gives
+from zerolab.course.judge.same import short
 from zerolab.memory import Tracker
+from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine, engine_labels
 
 TEXT = """
@@ -40,7 +32,7 @@ for the rank that has most. Bytes are of type `int`. About six lines.
 
 The check trains a step with a `ZeroEngine` on 1 to 4 ranks, and each rank compares what it holds with what you said.
 These sizes need no padding, and the optimizer's step counter (four bytes) is left out. Then come sizes that fit on no
-laptop, up to a hundred billion parameters on 1,024 ranks. Each time it calls your function again, for a larger model.
+laptop, up to a hundred billion parameters on 1,024 ranks, one after the other and in one process as well.
 """
 
 
@@ -57,15 +49,55 @@ def state_bytes(parameters: int, ranks: int, stage: int, recipe: tuple[int, int,
     ### END SOLUTION
 
 
-def what(parameters: int, ranks: int, stage: int, recipe: Recipe) -> str:
-    return f"{parameters:,} parameters, {plural(ranks, 'rank')}, stage {stage}, recipe {recipe}"
-
-
+Recipe = tuple[int, int, int]
+"""Bytes a parameter: for itself, its gradient, its optimizer states."""
+FP32, MOMENTUM, PLAIN_SGD = (4, 4, 8), (4, 4, 4), (4, 4, 0)
+MIXED, MEGATRON = (2, 2, 12), (2, 4, 12)
+GB = 10**9
+KINDS = ("parameters", "gradients", "optimizer_states")
+MISTAKES = r"""
+That is all of them: from which stage on is this kind shared out?
+    -(-parameters // ranks) => parameters
+At this stage parameters are not shared out yet
+    stage >= 3 => stage
+At this stage gradients are not shared out yet
+    stage >= 2 => stage
+At stage 0 nothing is shared out
+    stage >= 3 => True
+    stage >= 2 => True
+    stage >= 1 => True
+That is the smallest rank's: the first ranks take what is left over
+    -(-parameters // ranks) => parameters // ranks
+You cut bytes: cut elements, and no rank keeps a part of one
+    for_parameter * (shard if stage >= 3 else parameters) => -(-for_parameter * parameters // (1, 1, 1, ranks)[stage])
+    for_gradient * (shard if stage >= 2 else parameters) => -(-for_gradient * parameters // (1, 1, ranks, ranks)[stage])
+    for_optimizer * (shard if stage >= 1 else parameters) => -(-for_optimizer * parameters // (ranks if stage else 1))
+You counted elements: what does each take?
+    = recipe => = (1, 1, 1)
+Those are the bytes of fp32 with Adam: read them from recipe
+    = recipe => = (4, 4, 8)
+Those are the bytes of another kind: recipe is (for itself, for its gradient, for its optimizer states)
+    for_parameter, for_gradient, for_optimizer = => for_optimizer, for_gradient, for_parameter =
+You give all that is left over to one rank: no rank has more than one element of it
+    -(-parameters // ranks) => parameters // ranks + parameters % ranks
+A few elements too many: round up where it does not divide, and pad nothing
+    -(-parameters // ranks) => -(-parameters // (16 * ranks)) * 16
+That is all ranks together: say what one keeps
+    = recipe => = (ranks * each for each in recipe)
+That is more than there is: where nothing is cut, nothing is rounded
+    = recipe => = recipe\n    parameters = shard * ranks
+Four bytes too many: the optimizer's step counter is left out
+    (shard if stage >= 1 else parameters) => (shard if stage >= 1 else parameters) + 4
+"""
 ALIGN = 16
 """Elements at whose multiples the engine's shards start. Sizes that N times this divides need no padding."""
 
 
-def held(comm: Collectives, parameters: int, stage: int, recipe: Recipe) -> dict[str, int]:
+def needs(parameters: int, ranks: int, stage: int, recipe: Recipe) -> int:
+    return sum(state_bytes(parameters, ranks, stage, recipe).values())
+
+
+def held(comm: Collectives, parameters: int, ranks: int, stage: int, recipe: Recipe) -> dict[str, int]:
     """Bytes that this rank holds after a step, by kind, without the optimizer's step counter."""
     model = nn.Linear(ALIGN * comm.size, parameters // (ALIGN * comm.size), bias=False)
     if recipe == FP32:
@@ -78,54 +110,76 @@ def held(comm: Collectives, parameters: int, stage: int, recipe: Recipe) -> dict
         engine.step()
     now = tracker.now()
     now["optimizer_states"] -= engine.state_size.bytes_per_tensor
-    return {kind: now[kind] for kind in ("parameters", "gradients", "optimizer_states")}
-
-
-def run_states(
-    fn: Callable[..., Any], comm: Collectives, parameters: int, ranks: int, stage: int, recipe: Recipe
-) -> Any:
-    """The answer; what this rank held, or None where the case asks for more ranks than run; the answers for a larger
-    model and for a wider recipe, from later calls."""
-    said = fn(parameters, ranks, stage, recipe)
-    really = held(comm, parameters, stage, recipe) if comm.size == ranks else None
-    return said, really, [fn(*again) for again in calls_again(parameters, ranks, stage, recipe)]
+    return {kind: now[kind] for kind in KINDS}
 
 
 def states_cases(rng: Random) -> list[Case]:
-    cases = []
     few = [(3, rng.randint(1, 2), FP32), (3, 3, MOMENTUM), (4, rng.randint(0, 2), MOMENTUM), (4, 3, FP32)]
-    for ranks, stage, recipe in [(2, 0, MOMENTUM), *((2, stage, FP32) for stage in range(4)), *few, (1, 2, FP32)]:
-        args = (ALIGN * ranks * rng.randint(2, 20), ranks, stage, recipe)
-        cases.append(Case([args] * ranks, about=f"measured, {what(*args)}"))
-    args = (ALIGN * 2 * rng.randint(2, 20), 2, 3, FP32)
-    cases.append(Case([args] * 2, "processes", f"measured on real processes, {what(*args)}"))
-    for parameters, ranks, recipe in ((7_500_000_000, 64, MIXED), (0, 1024, MEGATRON), (0, 3, MIXED), (0, 7, FP32)):
-        for stage in range(4):
-            # No N divides these sizes.
-            big = parameters or ranks * rng.randint(10**3, 10**8) + rng.randint(1, ranks - 1)
-            args = (big, ranks, stage, recipe)
-            cases.append(Case([args], about=what(*args)))
+    measured = [(2, 0, MOMENTUM), *((2, stage, FP32) for stage in range(4)), *few, (1, 2, FP32)]
+    asked = [(ALIGN * ranks * rng.randint(2, 20), ranks, stage, recipe) for ranks, stage, recipe in measured]
+    cases = [Case([args] * args[1]) for args in asked]
+    cases.append(Case([(ALIGN * 2 * rng.randint(2, 20), 2, 3, FP32)] * 2, "processes"))
+    # From each of these to the next one thing changes, so that what an answer keeps by the others shows.
+    chain = [(7_500_000_000, ranks, MIXED) for ranks in (64, 1024)]
+    chain += [(7_500_000_000, 1024, MEGATRON), (rest(rng, 1024), 1024, MEGATRON)]
+    for parameters, ranks, recipe in (*chain, (rest(rng, 3), 3, MIXED), (rest(rng, 7), 7, FP32)):
+        cases += [Case([(parameters, ranks, stage, recipe)]) for stage in range(4)]
     # One parameter is left over for very many ranks: what is added before the rest is cut off must be enough.
-    for stage in range(1, 4):
-        args = (100_003 * rng.randint(10, 100) + 1, 100_003, stage, FP32)
-        cases.append(Case([args], about=what(*args)))
+    cases += [Case([(100_003 * rng.randint(10, 100) + 1, 100_003, stage, FP32)]) for stage in range(1, 4)]
     return cases
+
+
+def rest(rng: Random, ranks: int) -> int:
+    """A size that so many ranks do not divide."""
+    return ranks * rng.randint(10**3, 10**8) + rng.randint(1, ranks - 1)
+
+
+@each_rank
+def right_keys(case: Case, rank: int, record: Record) -> str | None:
+    keys = record.value.keys()
+    said = f"your dict has the keys {', '.join(map(str, keys))}, and {', '.join(KINDS)} are due"
+    return None if keys == set(KINDS) else said
+
+
+def says_of(kind: str) -> Claim:
+    def said(args: tuple[Any, ...], got: Any, want: Any) -> str:
+        return f"you say {short(got)} bytes of {kind}, and the fullest of {plural(args[1], 'rank')} keeps {want}"
+
+    look = "Bytes a parameter, times the elements that the rank keeps of this kind"
+    return Claim(f"its bytes of {kind} are right", Gives(lambda record: record.value[kind], look, say=said))
+
+
+@once
+def really(case: Case) -> list[Any]:
+    """What each rank holds, where the case asks for as many ranks as it has."""
+    if case.ranks != case.args[0][1]:
+        return [None] * case.ranks
+    return list(launch(held, *case.args[0], ranks=case.ranks, world=case.world, device="cpu", prints="quiet"))
+
+
+@each_rank
+def is_held(case: Case, rank: int, record: Record) -> str | None:
+    holds = really(case)[rank]
+    due = f"rank {rank} held {holds}, and {record.value} was due; run the check again"
+    return None if holds in (None, record.value) else due
 
 
 EXERCISE = Exercise(
     "state_bytes",
     states_cases,
     (
-        Claim("it is what each rank of a real engine holds after a step", measured_right),
-        Claim("it is right for models that fit on no laptop, and where N leaves a remainder", computed_right),
-        Claim("it is right when it is called again, for another size", again_right),
+        Claim("it returns a dict with the three kinds", right_keys),
+        *map(says_of, KINDS),
+        Claim("it is what each rank of a real engine holds after a step", is_held),
     ),
-    run=run_states,
+    run=alone,
     hints=(
         "Which of the three kinds does each stage share out? Lesson 00 has a table.",
         "How many elements has the fullest of N ranks? Try 7 parameters on 2 ranks, then on 3.",
         "For each kind: bytes a parameter, times either all parameters or the shard. Only the stage decides which.",
     ),
+    mistakes=MISTAKES,
+    without=frozenset(),
     text=TEXT,
     answer=(state_bytes,),
     points=2,
