@@ -161,7 +161,7 @@ EXERCISE = Exercise(
             "as many as allowed are under way, and never more",
             Gives(
                 "order",
-                "Start a call for each as it comes; wait when one comes and finds no room, for the oldest",
+                "Start a call for each as it comes, even if it is empty; wait when one finds no room, for the oldest",
                 say=order_said,
             ),
             ("Keep handles in a queue. If it is full when a gradient comes, the oldest leaves it first.",),

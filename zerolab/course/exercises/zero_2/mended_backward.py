@@ -8,16 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerolab.course.exercises.zero_2.models import (
-    NO_GRADIENT,
-    NOTHING_HELD,
-    SCORES,
-    InTime,
-    Watch,
-    copied,
-    model_cases,
-)
-from zerolab.course.judge.case import Case
+from zerolab.course.exercises.zero_2.models import NO_GRADIENT, NOTHING_HELD, SCORES, InTime, Watch, model_cases
+from zerolab.course.judge.case import Case, decode, encode
 from zerolab.course.judge.exercise import Claim, Exercise
 from zerolab.course.judge.model import Gives
 from zerolab.course.judge.same import by_dtype
@@ -144,7 +136,7 @@ def run_mended(fn: Any, comm: Any, model: Any, rounds: list[torch.Tensor]) -> An
     for at, inputs in enumerate(rounds):
         with watch:
             model(inputs.detach()).square().mean().backward()
-        after[f"backward {at + 1}"] = copied(mended.shards)
+        after[f"backward {at + 1}"] = decode(encode(mended.shards))
     # What is returned may be there.
     return {"after": after, "held": [mended.shards, beside.shards, single], **watch.found(model)}
 

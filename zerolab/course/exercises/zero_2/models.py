@@ -21,12 +21,12 @@ from zerolab.course.judge.model import Gives
 Tensor = torch.Tensor
 
 # What may be odd about a model.
-CROSSED = "layers called in another order"
-TIED = "two layers share a weight"
-TRANSPOSED = "a weight lies transposed"
-FROZEN = "a weight is frozen"
-UNUSED = "a single row skips a layer"
-BARE = "the first has no dimensions"
+CROSSED = "its last layer called first"
+TIED = "one shared by two layers"
+TRANSPOSED = "one transposed in memory"
+FROZEN = "one frozen"
+UNUSED = "a layer left out for a single row"
+BARE = "the first without dimensions"
 
 
 class Stack(nn.Module):
@@ -50,8 +50,8 @@ class Stack(nn.Module):
 
     def __repr__(self) -> str:
         numels = [parameter.numel() for parameter in self.parameters()]
-        sizes = f"{len(numels)} of {numels[0]:,}" if self.whole else str(numels)
-        return f"<parameters of {', '.join([f'{sizes} elements', *self.odd])}>"
+        sizes = f"{len(numels)} of {numels[0]:,}" if self.whole else numels
+        return f"<parameters of {', '.join([str(sizes), *self.odd])}>"
 
 
 class Scale(nn.Module):
@@ -121,20 +121,6 @@ def model_cases(rng: Random, frozen: bool = True) -> list[Case]:
     return cases
 
 
-class Mark(torch.autograd.Function):
-    """Hands things on, and says so in backward."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, note: Callable[[], None]) -> Tensor:
-        ctx.note = note
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        ctx.note()
-        return gradients[0], None
-
-
 class Watch(Wholes):
     """Notes what becomes of gradients: whenever backward has come through a layer, so that all of its gradients are
     there, the calls that have begun and the whole gradients that are still alive. It works whoever takes the gradients,
@@ -147,9 +133,13 @@ class Watch(Wholes):
         self.marks = [layer.register_forward_pre_hook(self.marked) for layer in layers]
 
     def marked(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return tuple(Mark.apply(tensor, self.note) if tensor.requires_grad else tensor for tensor in inputs)
+        views = tuple(tensor.view_as(tensor) for tensor in inputs)
+        for view in views:
+            if view.requires_grad:
+                view.register_hook(self.note)
+        return views
 
-    def note(self) -> None:
+    def note(self, gradient: Tensor) -> None:
         self.passed.append(len(self.calls))
         self.between = max(self.between, self.now())
 
@@ -160,13 +150,6 @@ class Watch(Wholes):
         kept = sum(parameter.grad is not None for parameter in model.parameters())
         counts = {"wholes": self.most, "between": self.between, "views": self.now(), "passed": self.passed}
         return counts | {"kept": plural(kept, "parameter") if kept else ""}
-
-
-def copied(shards: Any) -> Any:
-    """A list with copies of its tensors; what is no list stays as it is."""
-    if not isinstance(shards, list | tuple):
-        return shards
-    return [shard.clone() if isinstance(shard, Tensor) else shard for shard in shards]
 
 
 class InTime(Gives):

@@ -8,16 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerolab.course.exercises.zero_2.models import (
-    NO_GRADIENT,
-    NOTHING_HELD,
-    SCORES,
-    InTime,
-    Watch,
-    copied,
-    model_cases,
-)
-from zerolab.course.judge.case import Case
+from zerolab.course.exercises.zero_2.models import NO_GRADIENT, NOTHING_HELD, SCORES, InTime, Watch, model_cases
+from zerolab.course.judge.case import Case, decode, encode
 from zerolab.course.judge.claims import never
 from zerolab.course.judge.exercise import Claim, Exercise
 from zerolab.course.judge.model import Gives
@@ -100,13 +92,7 @@ the shards in backward's order, turned round: a model need not hold its layers i
 """
 EARLIER = 0.5
 """The numbers in a gradient that inputs of a single row have before the call."""
-HOOKED = (
-    "_backward_hooks",
-    "_post_accumulate_grad_hooks",
-    "_backward_pre_hooks",
-    "_forward_hooks",
-    "_forward_pre_hooks",
-)
+HOOKED = [f"_{kind}_hooks" for kind in ("post_accumulate_grad", "backward", "backward_pre", "forward", "forward_pre")]
 THEN = {
     "hooks": "what outlives the call would run in the next backward, too: keep what registering returns, and call "
     "remove() on it",
@@ -136,9 +122,9 @@ def run_in_time(fn: Any, comm: Any, model: Any, inputs: torch.Tensor) -> Any:
         shards = fn(comm, model, inputs)
     changed = changes(before, traits(model, inputs))
     count.remove()
-    again = len(forwards) if len(forwards) > 1 else 0
     # What is returned may be there, and so may what the inputs had.
-    return {"shards": copied(shards), "had": inputs.grad, "changed": changed, "again": again, **watch.found(model)}
+    found = watch.found(model) | {"changed": changed, "again": len(forwards) if len(forwards) > 1 else 0}
+    return {"shards": decode(encode(shards)), "had": inputs.grad, **found}
 
 
 def traits(model: nn.Module, inputs: torch.Tensor) -> dict[str, Any]:
