@@ -77,8 +77,7 @@ def linear(rng: Random, inside: int, outside: int, dtype: torch.dtype, bias: boo
 def model_of(rng: Random, odd: Sequence[str], dtype: torch.dtype) -> Stack:
     widths = [rng.randint(2, 5), rng.randint(2, 5), rng.randint(1, 3)]
     if TIED in odd:
-        widths.insert(1, widths[0])
-        widths[2] = widths[0]
+        widths[:2] = [widths[0]] * 3
     if UNUSED in odd:
         widths.append(widths[-1])
     weighted = [linear(rng, *pair, dtype) for pair in pairwise(widths)]
