@@ -104,7 +104,7 @@ def run_micro(fn: Any, comm: Any, micro_batches: list[torch.Tensor], each: bool)
     return {"shard": shard, "written": sorted(written)}
 
 
-EXERCISE = Exercise(
+EXERCISE: Exercise = Exercise(
     "accumulate",
     micro_cases,
     (

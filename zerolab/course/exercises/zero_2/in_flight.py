@@ -144,7 +144,7 @@ def order_said(args: Any, got: list[str], want: list[str]) -> str:
     return f"does {did} after {', '.join(want[max(0, at - 3) : at]) or 'nothing'}, where {due} is due"
 
 
-EXERCISE = Exercise(
+EXERCISE: Exercise = Exercise(
     "in_flight",
     flight_cases,
     (

@@ -95,17 +95,18 @@ def model_cases(rng: Random, frozen: bool = True) -> list[Case]:
     rank the same model, in training or not, and inputs of the rank's own for three rounds."""
     some, other = rng.sample((torch.float64, torch.bfloat16), 2)
     single = torch.float32
-    alike = Stack([linear(rng, 32, 32, single, False) for _ in range(8)], 32, whole=4 * 32**2)
-    models = [(4, single, alike)]
+    alike = Stack([linear(rng, 32, 32, single, False) for _ in range(4)], 32, whole=4 * 32**2)
     # A gradient of 0 for a frozen parameter has to have its dtype, so that is never fp32.
-    for ranks, dtype, *odd in [
+    drawn: list[Any] = [
         (2, single),
         (2, single, CROSSED),
         (3, some, TIED, TRANSPOSED),
         (4, other, FROZEN, UNUSED),
         (1, single, BARE, TRANSPOSED),
         (2, single, TIED, FROZEN),
-    ]:
+    ]
+    models = [(4, single, alike)]
+    for ranks, dtype, *odd in drawn:
         models.append((ranks, dtype, model_of(rng, [one for one in odd if frozen or one != FROZEN], dtype)))
     trains = rng.random() < 0.5
     cases = []
@@ -125,7 +126,7 @@ class Watch(Wholes):
     there, the calls that have begun and the whole gradients that are still alive. It works whoever takes the gradients,
     in whichever way."""
 
-    def __init__(self, comm: Collectives, model: Stack) -> None:
+    def __init__(self, comm: Any, model: Stack) -> None:
         super().__init__(model.parameters(), model.whole)
         self.calls, self.passed, self.between = comm._issuer.calls, [], 0
         layers = [module for module in model.modules() if not [*module.children()]]
