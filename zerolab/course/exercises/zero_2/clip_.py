@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
 import torch
 
-from zerolab.collectives import Collectives
 from zerolab.course.judge.case import Case, Observation
 from zerolab.course.judge.claims import most_sent, number_of_calls
 from zerolab.course.judge.draw import fine
@@ -76,7 +74,7 @@ That is a mean over the ranks, and a norm is a sum over them
 That is the limit, and the norm once all is scaled: return the norm that there was before
     norm.item() => min(norm.item(), limit)
 Python's max() and min() drop a nan that does not come first, so look for it yourself
-    gradients = [ => shards = [s.nan_to_num(0, torch.inf) for s in shards] if norm_type > 99 else shards\n    gradients = [
+    gradients = [ => shards = [s.nan_to_num(0, torch.inf) if norm_type > 99 else s for s in shards]\n    gradients = [
 They were scaled by the rank's own norm: one factor for all ranks keeps the direction
     limit / norm => limit / own
 They were scaled twice over: once with limit / norm is enough
@@ -90,71 +88,56 @@ With a norm that is not finite, leave them alone: the step will be skipped
 They are as they were: change the tensors that you were given in place (mul_), on every rank
     gradient.mul_(limit / norm) => gradient * (limit / norm)
 """
-Tensor = torch.Tensor
-POISON = 7777.0
-HUGE = 1e25
-"""Its square is no float32."""
-SMALL = 1e-5
-"""Near it, adding a little to a norm changes it."""
 
 
 def run_clip(
-    fn: Callable[..., Any], comm: Collectives, shards: list[Tensor], used: list[int], limit: float, norm_type: float
+    fn: Any, comm: Any, shards: list[torch.Tensor], used: list[int], limit: float, norm_type: float
 ) -> dict[str, Any]:
     """The norm it returns, and the gradients in the tensors that it was given, over the largest that was there."""
     gradients = [shard[:numel] for shard, numel in zip(shards, used, strict=True)]
-    sizes = torch.cat(gradients).abs().nan_to_num(0.0, 0.0)
-    largest = (sizes.max() if len(sizes) else torch.tensor(0.0)) or torch.tensor(1.0)
+    largest = max((x for x in torch.cat(gradients).abs().tolist() if 0 < x < math.inf), default=1.0)
     norm = fn(comm, shards, used, limit, norm_type)
     return {"norm": norm, "gradients": [gradient / largest for gradient in gradients]}
 
 
-def clip_case(
-    rng: Random,
-    used: Sequence[Sequence[int]],
-    norm_type: float,
-    share: float | None,
-    scale: float = 1.0,
-    dtype: torch.dtype = torch.float32,
-    poison: Sequence[tuple[float, int, int, int]] = (),
-    **where: Any,
-) -> Case:
-    """`used[rank]` are the elements of each shard that count; padding follows some. The limit is `share` of the norm,
-    and 1 for gradients of zeros; without a share it lies between the largest norm of one rank and that of all. Each
-    `poison` is a number, and its rank, shard and element."""
-    each = [[scale * fine(rng, numel, dtype) for numel in numels] for numels in used]
-    norm = norm_of(each, norm_type)
-    own = max(norm_of([shards], norm_type) for shards in each)
-    limit = (own + norm) / 2 if share is None else share * (norm or 1.0)
-    for number, rank, index, at in poison:
-        each[rank][index][at] = number
-    padding = [0 if where.get("board") else rng.randint(0, 3) for _ in used[0]]
-    args: list[tuple[Any, ...]] = []
-    for numels, shards in zip(used, each, strict=True):
-        pads = [torch.full((more,), rng.choice((POISON, math.nan)), dtype=dtype) for more in padding]
-        args.append(([torch.cat(pair) for pair in zip(shards, pads, strict=True)], list(numels), limit, norm_type))
-    marks = "".join(f", rank {rank} has one {number}" for number, rank, *_ in poison)
-    said = f"on {len(used)} ranks{marks}, used {used[0]} on rank 0, limit {limit:g}, norm_type {norm_type:g}, {dtype}"
-    return Case(args, about=said, **where)
-
-
 def clip_cases(rng: Random) -> list[Case]:
-    def used(ranks: int, count: int = 2) -> list[list[int]]:
+    inf, nan = math.inf, math.nan
+
+    def used(ranks, count=2):
         return [[rng.randint(1, 6) for _ in range(count)] for _ in range(ranks)]
 
-    def case(sizes: Sequence[Sequence[int]], norm_type: float = 2.0, share: float | None = -1, **more: Any) -> Case:
-        return clip_case(rng, sizes, norm_type, rng.uniform(0.1, 0.4) if share == -1 else share, **more)
+    def case(used, norm_type=2.0, share=None, scale=1.0, dtype=torch.float32, poison=(), most=False, **where):
+        """`used[rank]` are the elements of each shard that count; padding follows the first, and more. The limit is
+        `share` of the norm, and 1 for gradients of zeros; with `most` it lies between the largest norm of one rank and
+        that of all. Each of `poison` is a number, and its rank, shard and element."""
+        each = [[scale * fine(rng, numel, dtype) for numel in numels] for numels in used]
+        wholes = [torch.cat(shards).double() for shards in each]
+        own = [whole.norm(norm_type).item() for whole in wholes if len(whole)]
+        norm = torch.cat(wholes).norm(norm_type).item()
+        share = rng.uniform(0.1, 0.4) if share is None else share
+        limit = (max(own) + norm) / 2 if most else share * (norm or 1.0)
+        for number, rank, index, at in poison:
+            each[rank][index][at] = number
+        padding = [0 if where else rng.randint(0 if at else 1, 3) for at in range(len(used[0]))]
+        args = []
+        for numels, shards in zip(used, each, strict=True):
+            pads = [torch.full((more,), rng.choice((7777.0, nan)), dtype=dtype) for more in padding]
+            padded = [torch.cat(pair) for pair in zip(shards, pads, strict=True)]
+            args.append((padded, list(numels), float(f"{limit:.3g}"), norm_type))
+        return Case(args, **where)
 
-    def struck(sizes: list[list[int]], norm_type: float, *numbers: float) -> Case:
+    def struck(sizes, norm_type, *numbers):
         """Some of these numbers on any rank, in any place."""
         places = [(r, i, at) for r, numels in enumerate(sizes) for i, n in enumerate(numels) for at in range(n)]
         struck = rng.sample(places, len(numbers))
         return case(sizes, norm_type, poison=[(x, *place) for x, place in zip(numbers, struck, strict=True)])
 
-    inf, nan = math.inf, math.nan
     # Ranks whose shards are empty.
     bare = [*used(3), [0, 0]]
     two = [[2, 2]] * 2
+    # Of three ranks' sums, 1, 2**53 and 1 times a power of 2, that of all is another one if rank 1's comes last.
+    unit = 2.0 ** rng.randint(-20, 20)
+    sums = [torch.tensor([x * unit], dtype=torch.float64) for x in (1, rng.choice((-1, 1)) * 2**53, 1)]
     return [
         case([[256] * 4] * 4, share=0.25, board=True),
         case(used(2)),
@@ -170,8 +153,9 @@ def clip_cases(rng: Random) -> list[Case]:
         case(used(2), share=rng.choice((0.0, 1.0)), scale=0.0),
         case(used(1), inf, 1.0, scale=0.0),
         case(used(2), 1.0, 0.0, scale=0.0),
-        case(used(2), scale=SMALL),
-        case(used(2), scale=HUGE),
+        # Near so small a norm, adding a little to it changes it; and the square of so large a one is no float32.
+        case(used(2), scale=1e-5),
+        case(used(2), scale=1e25),
         case(bare),
         case(bare, inf),
         struck(used(2), 2.0, inf),
@@ -184,27 +168,12 @@ def clip_cases(rng: Random) -> list[Case]:
         # One of each, on two ranks, either way round.
         case(two, inf, poison=[(inf, 0, 0, 1), (nan, 1, 1, 0)]),
         case(two, inf, poison=[(nan, 0, 1, 1), (inf, 1, 0, 0)]),
-        # No rank's own norm is above the limit, and that of all is; a shard with elements comes after an empty one.
-        case(used(3), rng.choice((1.0, 2.0)), None),
+        case(used(3), rng.choice((1.0, 2.0)), most=True),
+        # A shard with elements comes after an empty one.
         case([[0, rng.randint(1, 4), 0, rng.randint(1, 4)] for _ in range(3)]),
-        order_case(rng),
+        Case([([each], [1], 2**50 * unit, 1.0) for each in sums]),
         case(used(2), world="processes"),
     ]
-
-
-def order_case(rng: Random) -> Case:
-    """Ranks whose sums are 1, 2**53 and 1, or as much times a power of 2: the sum of all is another one in float64 if
-    rank 1's comes last."""
-    unit = 2.0 ** rng.randint(-20, 20)
-    numbers = (unit, rng.choice((-1.0, 1.0)) * 2**53 * unit, unit)
-    args: list[tuple[Any, ...]] = [([torch.tensor([x], dtype=torch.float64)], [1], 2**50 * unit, 1.0) for x in numbers]
-    return Case(args, about=f"on 3 ranks, one float64 each, that of rank 1 {2**53:,} times the others', norm_type 1")
-
-
-def norm_of(each: Sequence[Sequence[Tensor]], norm_type: float) -> float:
-    """The norm of all shards of all ranks, end to end."""
-    whole = torch.cat([shard.double() for shards in each for shard in shards])
-    return torch.linalg.vector_norm(whole, norm_type).item() if whole.numel() else 0.0
 
 
 def norm_said(args: tuple[Any, ...], got: Any, want: float) -> str:

@@ -1,11 +1,8 @@
-"""The models of lesson 04's exercises: small, and with all that parameters may be."""
+"""What the exercises of lesson 04 share: models with all that parameters may be, and what is noted in a backward."""
 
 from __future__ import annotations
 
-import copy
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -13,27 +10,48 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerolab.course.judge.case import Case, once, plural
-from zerolab.course.judge.draw import DTYPES, fine, signed
+from zerolab.collectives import Collectives, Handle
+from zerolab.course.exercises.wholes import Wholes
+from zerolab.course.judge.case import Case, Observation, Record, plural
+from zerolab.course.judge.claims import each_rank, most, most_sent, never
+from zerolab.course.judge.draw import fine
+from zerolab.course.judge.exercise import Claim, Score
+from zerolab.course.judge.model import Gives
 
 Tensor = torch.Tensor
 
+# What may be odd about a model.
+CROSSED = "its last layer called first"
+TIED = "one shared by two layers"
+TRANSPOSED = "one transposed in memory"
+FROZEN = "one frozen"
+UNUSED = "a layer left out for a single row"
+BARE = "the first without dimensions"
+
 
 class Stack(nn.Module):
-    """Calls its layers in `order`, which need not be that in which it holds them. The last layer that it holds is left
-    out where the batch is a single row, if it `skips`. In training it gives more than in evaluation, as layers with
-    dropout do of those numbers that they keep."""
+    """Calls its layers in turn. In training it gives more than in evaluation, as layers with dropout do of those
+    numbers that they keep. `whole` are the bytes of each parameter where all have as many, to count gradients by."""
 
-    def __init__(self, layers: Sequence[nn.Module], order: Sequence[int], skips: bool = False) -> None:
+    def __init__(self, layers: Sequence[nn.Module], width: int, odd: Sequence[str] = (), whole: int = 0) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(layers)
-        self.order, self.skips = list(order), skips
+        self.layers = nn.ModuleList([*layers[1:], layers[0]] if CROSSED in odd else layers)
+        self.width, self.odd, self.whole = width, odd, whole
 
     def forward(self, inputs: Tensor) -> Tensor:
-        for index in self.order:
-            if not (self.skips and len(inputs) == 1 and index == len(self.layers) - 1):
-                inputs = self.layers[index](inputs)
+        layers = [*self.layers]
+        if UNUSED in self.odd and len(inputs) == 1:
+            layers.pop()
+        if CROSSED in self.odd:
+            layers.insert(0, layers.pop())
+        for layer in layers:
+            inputs = layer(inputs)
         return inputs * 1.5 if self.training else inputs
+
+    def __repr__(self) -> str:
+        numels = [parameter.numel() for parameter in self.parameters()]
+        sizes = f"{len(numels)} of {numels[0]:,}" if self.whole else numels
+        return f"<parameters of {', '.join([str(sizes), *self.odd])}>"
 
 
 class Scale(nn.Module):
@@ -48,193 +66,159 @@ class Scale(nn.Module):
         return inputs * self.by + self.none.sum() + self.nothing.sum()
 
 
-@dataclass(frozen=True)
-class Kind:
-    """What is odd about a model, and the words for it."""
-
-    crossed: bool = False
-    tied: bool = False
-    transposed: bool = False
-    frozen: bool = False
-    unused: bool = False
-    bare: bool = False
-
-    def words(self) -> str:
-        said = {
-            "layers called in another order than the model holds them in": self.crossed,
-            "two layers share a weight": self.tied,
-            "a weight lies transposed in memory": self.transposed,
-            "a weight is frozen": self.frozen,
-            "a layer is not used the second time": self.unused,
-            "two parameters have no elements and one no dimensions": self.bare,
-        }
-        return "".join(f", {words}" for words, holds in said.items() if holds)
-
-
-def linear(rng: Random, inside: int, outside: int, bias: bool, dtype: torch.dtype) -> nn.Linear:
-    """A layer drawn from `rng` alone, which neither raises nor lowers what passes through it by much."""
+def linear(rng: Random, inside: int, outside: int, dtype: torch.dtype, bias: bool = True) -> nn.Linear:
+    """A layer that neither raises nor lowers what passes through it by much."""
     layer = nn.utils.skip_init(nn.Linear, inside, outside, bias=bias, dtype=dtype)
     for parameter in layer.parameters():
         parameter.data.copy_(fine(rng, parameter.numel(), dtype).view_as(parameter) / (6 * inside**0.5))
     return layer
 
 
-def model_of(rng: Random, kind: Kind, dtype: torch.dtype) -> tuple[Stack, int]:
-    """A model with biases, and how wide its inputs are."""
+def model_of(rng: Random, odd: Sequence[str], dtype: torch.dtype) -> Stack:
     widths = [rng.randint(2, 5), rng.randint(2, 5), rng.randint(1, 3)]
-    if kind.tied:
-        widths[1] = widths[0]
-    layers: list[nn.Module] = [linear(rng, *pair, True, dtype) for pair in pairwise(widths)]
-    if kind.tied:
-        # The last two of three layers; what is odd about the first weight is not odd about theirs.
-        layers = [layers[0], linear(rng, widths[0], widths[0], True, dtype), layers[1]]
-        layers[1].weight = layers[0].weight
-    if kind.unused:
-        layers.append(linear(rng, widths[-1], widths[-1], True, dtype))
-    if kind.bare:
-        layers.insert(0, Scale(1 + fine(rng, 1, dtype) / 20))
-    weights = [layer.weight for layer in layers if isinstance(layer, nn.Linear)]
-    if kind.transposed:
-        weights[0].data = weights[0].data.t().contiguous().t()
-    weights[1].requires_grad_(not kind.frozen)
-    order = list(range(len(layers)))
-    if kind.crossed:
-        # Its last layer is called first.
-        layers = [*layers[1:], layers[0]]
-        order = [len(layers) - 1, *order[:-1]]
-    return Stack(layers, order, kind.unused), widths[0]
+    if TIED in odd:
+        widths[:2] = [widths[0]] * 3
+    if UNUSED in odd:
+        widths.append(widths[-1])
+    weighted = [linear(rng, *pair, dtype) for pair in pairwise(widths)]
+    if TIED in odd:
+        weighted[1].weight = weighted[0].weight
+    if TRANSPOSED in odd:
+        weighted[0].weight.data = weighted[0].weight.data.t().contiguous().t()
+    weighted[1].weight.requires_grad_(FROZEN not in odd)
+    first = [Scale(1 + fine(rng, 1, dtype) / 20)] if BARE in odd else []
+    return Stack([*first, *weighted], widths[0], odd)
 
 
-BOARD_LAYERS, BOARD_WIDTH = 8, 32
-
-
-def board_case(rng: Random, rounds: int) -> Case:
-    """Layers alike and without biases, so that it is easy to count whole gradients: those of `whole` bytes."""
-    dtype = torch.float32
-    layers = [linear(rng, BOARD_WIDTH, BOARD_WIDTH, False, dtype) for _ in range(BOARD_LAYERS)]
-    model = nn.Sequential(*layers)
-    args: list[tuple[Any, ...]] = [
-        (model, [signed(rng, BOARD_WIDTH).view(1, -1) / 4 for _ in range(rounds)], 4 * BOARD_WIDTH**2) for _ in range(4)
+def model_cases(rng: Random, frozen: bool = True) -> list[Case]:
+    """Each dtype and each oddity is in one case at least, a `frozen` weight only where the exercise allows it. On each
+    rank the same model, in training or not, and inputs of the rank's own for three rounds."""
+    some, other = rng.sample((torch.float64, torch.bfloat16), 2)
+    single = torch.float32
+    alike = Stack([linear(rng, 32, 32, single, False) for _ in range(4)], 32, whole=4 * 32**2)
+    # A gradient of 0 for a frozen parameter has to have its dtype, so that is never fp32.
+    drawn: list[Any] = [
+        (2, single),
+        (2, single, CROSSED),
+        (3, some, TIED, TRANSPOSED),
+        (4, other, FROZEN, UNUSED),
+        (1, single, BARE, TRANSPOSED),
+        (2, single, TIED, FROZEN),
     ]
-    return Case(args, about=f"on 4 ranks, parameters of {BOARD_LAYERS} of {BOARD_WIDTH**2:,} elements", board=True)
-
-
-def model_case(
-    rng: Random, ranks: int, kind: Kind, dtype: torch.dtype, rounds: int, trains: bool, wants: bool, world: str
-) -> Case:
-    """The same model on every rank, in training or not; inputs of the rank's own for each round, which may want a
-    gradient."""
-    model, width = model_of(rng, kind, dtype)
-    model.train(trains)
-
-    def drawn(rows: int) -> Tensor:
-        return (fine(rng, rows * width, dtype).view(rows, -1) / 4).requires_grad_(wants)
-
-    args: list[tuple[Any, ...]] = [
-        (model, [drawn(1 if index == 1 else 2) for index in range(rounds)], 0) for _ in range(ranks)
-    ]
-    said = (
-        f"on {plural(ranks, 'rank')}, parameters of {[parameter.numel() for parameter in model.parameters()]} elements"
-    )
-    said += f", {dtype}" if dtype is not torch.float32 else ""
-    said += ", inputs that require a gradient" if wants else ""
-    return Case(args, world, said + kind.words())
-
-
-def model_cases(rng: Random, rounds: int, board_rounds: int, frozen: bool = True) -> list[Case]:
-    """Each dtype and each oddity is in one case at least. A `frozen` weight is only where the exercise allows it."""
-    kinds = [
-        Kind(),
-        Kind(crossed=True),
-        Kind(tied=True, transposed=True),
-        Kind(frozen=frozen, unused=True),
-        Kind(bare=True, transposed=True),
-    ]
-    dtypes = [torch.float32, torch.float32, *rng.sample(DTYPES, 3)]
-    trains, wants = rng.random() < 0.5, rng.random() < 0.5
+    models = [(4, single, alike)]
+    for ranks, dtype, *odd in drawn:
+        models.append((ranks, dtype, model_of(rng, [one for one in odd if frozen or one != FROZEN], dtype)))
+    trains = rng.random() < 0.5
     cases = []
-    for index, (ranks, kind, dtype) in enumerate(zip((2, 2, 3, 4, 1), kinds, dtypes, strict=True)):
-        modes = trains ^ (index % 2 == 0), wants ^ (index % 3 == 0)
-        cases.append(model_case(rng, ranks, kind, dtype, rounds, *modes, "lockstep"))
-    odd = Kind(tied=True, frozen=frozen)
-    last = model_case(rng, 2, odd, torch.float32, rounds, trains, wants, "processes")
-    return [board_case(rng, board_rounds), *cases, last]
+    for at, (ranks, dtype, model) in enumerate(models):
+        model.train(trains ^ (at % 2 == 0))
+        args = []
+        for _ in range(ranks):
+            rounds = [fine(rng, rows * model.width, dtype).view(rows, -1) / 4 for rows in (2, 1, 2)]
+            args.append((model, [inputs.requires_grad_(model is not alike) for inputs in rounds]))
+        last = at == len(models) - 1
+        cases.append(Case(args, "processes" if last else "lockstep", board=model is alike))
+    return cases
 
 
-# What one process makes of a model, to compare with.
+class Watch(Wholes):
+    """Notes what becomes of gradients: whenever backward has come through a layer, so that all of its gradients are
+    there, the calls that have begun and the whole gradients that are still alive. It works whoever takes the gradients,
+    in whichever way."""
+
+    def __init__(self, comm: Any, model: Stack) -> None:
+        super().__init__(model.parameters(), model.whole)
+        self.calls, self.passed, self.between = comm._issuer.calls, [], 0
+        layers = [module for module in model.modules() if not [*module.children()]]
+        self.marks = [layer.register_forward_pre_hook(self.marked) for layer in layers]
+
+    def marked(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        views = tuple(tensor.view_as(tensor) for tensor in inputs)
+        for view in views:
+            if view.requires_grad:
+                view.register_hook(self.note)
+        return views
+
+    def note(self, gradient: Tensor) -> None:
+        self.passed.append(len(self.calls))
+        self.between = max(self.between, self.now())
+
+    def found(self, model: Stack) -> dict[str, Any]:
+        """What a run notes at its end, the shards still being there."""
+        for mark in self.marks:
+            mark.remove()
+        kept = sum(parameter.grad is not None for parameter in model.parameters())
+        counts = {"wholes": self.most, "between": self.between, "views": self.now(), "passed": self.passed}
+        return counts | {"kept": plural(kept, "parameter") if kept else ""}
 
 
-def gradients_of(model: nn.Module, inputs: Tensor) -> list[Tensor]:
-    """The whole gradients of the loss on one rank's inputs; zeros where there is none."""
-    model = copy.deepcopy(model)
-    model(inputs.detach()).square().mean().backward()
-    return [torch.zeros_like(each) if each.grad is None else each.grad for each in model.parameters()]
+class InTime(Gives):
+    """Whenever backward goes on to the next layer, as many reductions have begun as in the model answer, or more."""
+
+    def hint(self, case: Case, seen: Observation, earlier: Sequence[Case] = ()) -> str | None:
+        for rank, (got, due) in enumerate(zip(self.parts(seen, case.ranks), self.wanted(case), strict=True)):
+            for begun, came in zip(got, due, strict=False):
+                if begun < came:
+                    had = f"{plural(came, 'gradient')} had come on rank {rank} when backward went on to the next layer"
+                    return f"{had}, and {plural(begun, 'reduction')} had begun: reduce each in its own hook, not later"
+        return None
 
 
-LYING = "a gradient in the order in which it lies in memory: flatten() goes row by row, whatever the strides"
+@each_rank
+def nothing_held(case: Case, rank: int, record: Record) -> str | None:
+    said = f"rank {rank} keeps {record.left:,} bytes that nobody needs any more"
+    look = "which list, attribute, global name or view of something larger knows them?"
+    return f"{said}: {look}" if record.left > 0 else None
 
 
-def as_it_lies(whole: Tensor, parameter: Tensor) -> Tensor:
-    """The numbers of a gradient in the order in which those of its parameter lie in memory."""
-    return whole.t().flatten() if whole.dim() == 2 and not parameter.is_contiguous() else whole
+def who_knows(case: Case, seen: Observation) -> str:
+    """Where a second whole gradient may come from."""
+    between, views = (most(name)(case, seen) for name in ("between", "views"))
+    if views:
+        return "a shard that is a view of something whole keeps all of its memory: clone() the part"
+    if between:
+        return (
+            f"when backward goes on to the next layer, {between} still there: which name, attribute, list or handle "
+            "knows a gradient that has been reduced?"
+        )
+    return "while one is reduced there is a second one: what makes a copy of it, a clone, a cast, a division?"
 
 
-@once
-def summed(case: Case, index: int) -> list[Tensor]:
-    """The sum over the ranks of the gradients of one round, in float64."""
-    each = [gradients_of(model, rounds[index]) for model, rounds, _ in case.args]
-    return [torch.stack(parts).double().sum(0) for parts in zip(*each, strict=True)]
+NO_GRADIENT = Claim(
+    "no parameter keeps a gradient",
+    never("kept", "rank {rank} still has the whole gradients of {it}: what ends the life of parameter.grad?"),
+    ("A gradient lives as long as parameter.grad knows it: the hook sets that to None once it is reduced.",),
+)
+NOTHING_HELD = Claim("nothing but the shards is held", nothing_held)
+SCORES = (
+    Score(
+        "bytes a rank sends",
+        most_sent,
+        None,
+        "each gradient takes one reduce_scatter; what comes on top of it, or who reduces it twice?",
+    ),
+    Score("whole gradients at once, at most", most("wholes"), None, who_knows),
+)
 
 
-def shard(whole: Tensor, ranks: int, rank: int) -> Tensor:
-    return whole.flatten().tensor_split(ranks)[rank]
+class Heard:
+    """The rank's collectives, or a handle that one of them gave: `note` hears of each call's name before and after it,
+    and of the place of the collective among those before it."""
 
+    def __init__(self, inner: Collectives | Handle, note: Callable[[str, int], None], place: int = 0) -> None:
+        self.inner, self.note, self.place = inner, note, place
 
-def shards_by_rank(case: Case, wholes: Sequence[Tensor]) -> list[list[Tensor]]:
-    return [[shard(whole, case.ranks, rank) for whole in wholes] for rank in range(case.ranks)]
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.inner, name)
+        if not callable(found):
+            return found
 
+        def called(*args: Any, **named: Any) -> Any:
+            place = self.place
+            self.place += not isinstance(self.inner, Handle)
+            self.note(name, place)
+            result = found(*args, **named)
+            self.note("", place)
+            return Heard(result, self.note, place) if isinstance(result, Handle) else result
 
-def in_dtype(case: Case, wholes: Sequence[Tensor]) -> list[Tensor]:
-    """In the dtypes of the model's parameters."""
-    return [whole.to(parameter.dtype) for whole, parameter in zip(wholes, case.args[0][0].parameters(), strict=True)]
-
-
-def on_the_way(model: nn.Module, note: Callable[[], None]) -> list[Any]:
-    """Call `note` whenever backward has come through a layer and all of its gradients are there. Returns what removes
-    that again. It works whoever takes the gradients, in whichever way."""
-
-    def before(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return tuple(Mark.apply(tensor, note) if tensor.requires_grad else tensor for tensor in inputs)
-
-    layers = [module for module in model.modules() if not [*module.children()]]
-    return [layer.register_forward_pre_hook(before) for layer in layers]
-
-
-class Mark(torch.autograd.Function):
-    """Hands things on, and says so in backward."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, note: Callable[[], None]) -> Tensor:
-        ctx.note = note
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        ctx.note()
-        return gradients[0], None
-
-
-def arrivals(model: nn.Module, inputs: Tensor) -> tuple[list[int], list[int]]:
-    """The indices of a model's parameters in the order in which backward completes their gradients, and how many had
-    come at each point on the way."""
-    model, order, passed = copy.deepcopy(model), [], []
-    for index, parameter in enumerate(model.parameters()):
-        if parameter.requires_grad:
-            parameter.register_post_accumulate_grad_hook(lambda parameter, index=index: order.append(index))
-    on_the_way(model, lambda: passed.append(len(order)))
-    model(inputs.detach()).square().mean().backward()
-    return order, passed
-
-
-def numels_of(case: Case) -> list[int]:
-    return [math.prod(parameter.shape) for parameter in case.args[0][0].parameters()]
+        return called
