@@ -52,19 +52,6 @@ def only(seen: Observation, *places: Any) -> Observation:
     return seen
 
 
-def each_time(name: str, test: Callable[[Case, Observation, int], str | None], called: str = "call {}") -> Test:
-    """`test` of each item of the list that the run noted under `name`, and of its place; `called` is how a hint speaks
-    of it, counted from 1."""
-
-    def every(case: Case, seen: Observation) -> str | None:
-        for at in range(min(len(record.value[name]) for record in seen.records)):
-            if hint := test(case, only(seen, name, at), at):
-                return f"{case.about}, {called.format(at + 1)}: {hint}"
-        return None
-
-    return every
-
-
 # What many hold an answer to.
 
 
@@ -97,12 +84,6 @@ def leaves_at_once(case: Case, rank: int, record: Record) -> str | None:
         return None
     late = f"when it has returned, {record.late:,} bytes on rank {rank} wait for Python's garbage collector"
     return f"{late}: a reference cycle holds them, such as a function inside yours that calls itself: take a loop"
-
-
-def shared_by(fn: Any) -> str:
-    """What to say of a list that belongs to an answer's class; '' if there is none."""
-    shared = [name for name, value in vars(fn).items() if isinstance(value, list | dict | set)]
-    return f"`{shared[0]}` belongs to the class, and all share it; set it in __init__" if shared else ""
 
 
 def plain(value: Any) -> Any:
@@ -145,11 +126,6 @@ def ring_bytes(calls: Calls, itemsize: int, ranks: int, rank: int) -> int:
 def most(name: str) -> Callable[[Case, Observation], int]:
     """The most that a rank's run noted under `name`."""
     return lambda case, seen: max(int(record.value[name]) for record in seen.records)
-
-
-def most_in_a_ring(calls: Calls, itemsize: int, ranks: int) -> int:
-    """What the rank that sends most sends for these calls."""
-    return max(ring_bytes(calls, itemsize, ranks, rank) for rank in range(ranks))
 
 
 def most_sent(case: Case, seen: Observation) -> int:

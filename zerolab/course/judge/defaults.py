@@ -23,8 +23,6 @@ def unspoilt(case: Case, rank: int, record: Record) -> str | None:
 
 def defaults_of(exercise: Exercise) -> tuple[list[Claim], list[Claim]]:
     """The claims before an exercise's own, and after them."""
-    if exercise.without is None:
-        return [], []
 
     def own_dtypes(case: Case, seen: Observation) -> str | None:
         due = {name for record in does(exercise, case).records for name in record.dtypes}

@@ -93,7 +93,7 @@ class Exercise:
     """What to say of each mistake that learners make, and the program, as `read_mistakes` takes them."""
     stuck: str = ""
     """Such mistakes that do not come to their end; they run only where an answer did not, either."""
-    without: frozenset[str] | None = None
+    without: frozenset[str] = frozenset()
     """Which of the defaults it is not held to: shape, inputs, dtype, left, late."""
 
     def __post_init__(self) -> None:

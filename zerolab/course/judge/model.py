@@ -16,12 +16,13 @@ from typing import Any
 
 from zerolab.course.judge.case import Case, Observation, Record, decode, encode
 from zerolab.course.judge.exercise import Exercise, Unbound, alone
-from zerolab.course.judge.mistakes import NEARLY, Say, Wanted, both, compared
 from zerolab.course.judge.observe import observe
-from zerolab.course.judge.same import Tolerance, alike
+from zerolab.course.judge.same import NEARLY, Tolerance, alike, difference, short
 
 Change = str | tuple[str, ...]
 """A program, or (old, new, old, new, ...) in the model answer."""
+Say = Callable[[tuple[Any, ...], Any, Any], str]
+"""How a value differs: `say(args, got, want)`."""
 LOOK = "print it on each rank, and compare with what you expect by hand"
 
 
@@ -83,6 +84,15 @@ def called(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         return error
 
 
+def both(args: tuple[Any, ...], got: Any, want: Any) -> str:
+    returned, due = ("None" if value is None else short(value) for value in (got, want))
+    return f"you return {returned}, and {due} is due"
+
+
+def you_say(args: tuple[Any, ...], got: Any, want: Any) -> str:
+    return f"you say {short(got)}, and it is {short(want)}"
+
+
 @dataclass(frozen=True)
 class Gives(Unbound):
     """What each rank's call gives is what the model answer's does: all of it, what the run noted under the name `of`,
@@ -115,21 +125,27 @@ class Gives(Unbound):
 
     def hint(self, case: Case, seen: Observation, earlier: Sequence[Case] = ()) -> str | None:
         """What to say where it does not hold, as it did in `earlier` cases."""
-        plain = self.of_exercise.run is alone
         want, got = self.wanted(case), self.parts(seen, case.ranks)
         wrong = [rank for rank, value in enumerate(got) if not alike(value, want[rank], self.near)]
         if not wrong:
             return None
-        says = self.explained(case, got, earlier)
-        if not plain and not self.say:
-            records = [replace(record, value=value) for record, value in zip(seen.records, got, strict=True)]
-            known = {says: got} if says else {}
-            wanted = Wanted(want, known, self.words(case), self.did, self.dtype)
-            return compared(wanted, replace(seen, records=records), self.near)
-        whose = "" if plain and case.ranks == 1 else f"for rank {wrong[0]} " if plain else f"rank {wrong[0]} "
-        said = f"{whose}{(self.say or both)(case.args[wrong[0]], got[wrong[0]], want[wrong[0]])}"
-        says = says or (self.words(case) if self.look is not LOOK else "")
-        return f"{said}. {says}" if says else said
+        says, rank = self.explained(case, got, earlier), wrong[0]
+        if self.say or self.plain:
+            whose = f"for rank {rank} " if self.plain else f"rank {rank} "
+            whose = "" if self.plain and case.ranks == 1 else whose
+            said = f"{whose}{(self.say or both)(case.args[rank], got[rank], want[rank])}"
+            says = says or (self.words(case) if self.look is not LOOK else "")
+            return f"{said}. {says}" if says else said
+        who = "each rank" if len(wrong) == len(got) > 1 else f"rank {rank}"
+        if says:
+            return f"{who} {self.did} {says}"
+        if wrong == [0] and len(got) > 1:
+            return "only rank 0 is wrong; does a condition such as `if comm.rank:` skip it?"
+        if callable(self.near) and all(alike(got[one], want[one], 1e-5) for one in wrong):
+            return f"{who} {self.did} what is right to single precision only: what goes through float32?"
+        said = difference(got[rank], want[rank], self.near)
+        look = self.dtype if re.search(r"torch\.\w+, not torch\.\w+$", said) else self.words(case)
+        return f"rank {rank} {self.did} {said}: {look}"
 
     @property
     def of_exercise(self) -> Exercise:
@@ -141,7 +157,11 @@ class Gives(Unbound):
         """The tolerance: of plain data, numbers are nearly the same ones."""
         if self.tolerance is not None:
             return self.tolerance
-        return NEARLY if self.of_exercise.run is alone or self.say else 1e-5
+        return NEARLY if self.plain or self.say else 1e-5
+
+    @property
+    def plain(self) -> bool:
+        return self.of_exercise.run is alone
 
     def wanted(self, case: Case) -> Sequence[Any]:
         return self.parts(does(self.of_exercise, case), case.ranks)

@@ -261,7 +261,7 @@ def observe_calls(
             exercise.run,
             exercise.memory and case.world == "lockstep" and len(calls) == 1,
             ours,
-            None if exercise.without is None else promised(exercise.answer),
+            promised(exercise.answer),
             progress,
             ranks=len(calls[0]),
             world=case.world,

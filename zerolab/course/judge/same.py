@@ -15,6 +15,10 @@ Tolerance = float | Callable[[torch.dtype], float]
 """How far numbers may be off, in absolute and in relative terms; `by_dtype` is one that knows the dtype."""
 
 
+NEARLY = 1e-9
+"""How near a float of a plain function is to the right one, in relative terms."""
+
+
 def by_dtype(dtype: torch.dtype) -> float:
     """A tolerance for a few additions and a division of numbers near 1, in whatever order they are done."""
     return {torch.float64: 1e-12, torch.bfloat16: 5e-2, torch.float16: 5e-3}.get(dtype, 1e-5)

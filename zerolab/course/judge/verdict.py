@@ -11,7 +11,6 @@ from zerolab.course.judge.advice import hint_for
 from zerolab.course.judge.case import Case, Observation, legible
 from zerolab.course.judge.defaults import ANEW, defaults_of
 from zerolab.course.judge.exercise import Claim, Exercise, Score, alone
-from zerolab.course.judge.mistakes import named
 from zerolab.course.judge.model import does, read_mistakes
 
 
@@ -89,8 +88,11 @@ def scored(
     if holds:
         return Finding(score.text, True, "", yours, target)
     look = score.look if isinstance(score.look, str) else score.look(case, observation)
-    wasted = {says: does(exercise, case, change) for says, change in read_mistakes(score.wastes).items()}
-    look = named(wasted, lambda made: not made.trouble and score.measure(case, made) == yours) or look
+    for says, change in read_mistakes(score.wastes).items():
+        made = does(exercise, case, change)
+        if not made.trouble and score.measure(case, made) == yours:
+            look = says
+            break
     hint = f"{case.about}: {score.text}: {yours:,}, and the target is {bound} {target:,}: {look}"
     return Finding(score.text, False, hint, yours, target, observation.printed)
 
@@ -121,8 +123,10 @@ STAYS = "(by itself the same call is right: what stays from call to call?)"
 def runs(exercise: Exercise, case: Case, seen: Observation) -> str | None:
     """A hint unless every rank has come to its end."""
     if trouble := seen.trouble:
-        known = read_mistakes(exercise.stuck).items()
-        met = {says: stuck for says, change in known if (stuck := does(exercise, case, change).trouble)}
-        says = named(met, lambda one: (one.kind, one.message) == (trouble.kind, trouble.message))
-        return f"{hint_for(trouble, case)} {says}".strip()
+        hint = hint_for(trouble, case)
+        for says, change in read_mistakes(exercise.stuck).items():
+            met = does(exercise, case, change).trouble
+            if met and (met.kind, met.message) == (trouble.kind, trouble.message):
+                return f"{hint} {says}"
+        return hint
     return None if len(seen.records) == case.ranks else f"{len(seen.records)} of {case.ranks} ranks came to their end"

@@ -211,7 +211,6 @@ EXERCISE = Exercise(
         "The optimizer's file: main parameters if they differ, and two moments after the first step, scales included.",
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(checkpoint_bytes,),
     points=2,

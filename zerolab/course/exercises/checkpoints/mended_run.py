@@ -251,7 +251,6 @@ EXERCISE = Exercise(
         "Tensors are changed in place, so a checkpoint that shares them with a run changes as well: copy in both ways.",
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(MendedRun,),
     points=2,

@@ -220,7 +220,6 @@ EXERCISE = Exercise(
         "Place `at` of that row is order(seed, at // samples, samples)[at % samples]. One number says where all are.",
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(ResumableData,),
     points=2,

@@ -155,7 +155,6 @@ EXERCISE = Exercise(
         "With M micro-batches: 2M rounds of gradients at stage 0; M, and 1 of parameters, at 1 and 2; M and 2M at 3.",
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(step_seconds,),
     points=2,

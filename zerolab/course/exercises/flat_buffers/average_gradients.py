@@ -200,7 +200,6 @@ EXERCISE = Exercise(
     ),
     memory=True,
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(average_gradients,),
     points=2,

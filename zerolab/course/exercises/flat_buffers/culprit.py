@@ -185,7 +185,6 @@ EXERCISE = Exercise(
         "Where a list has ended, let None stand for the call. A call that only one rank makes is the odd one.",
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(culprit,),
     points=2,

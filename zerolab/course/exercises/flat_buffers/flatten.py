@@ -239,7 +239,6 @@ EXERCISE = Exercise(
         "A part of the row, row[a:b].view(shape), is a view. parameter.data = ... lets a parameter be one.",
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(flatten,),
     points=2,

@@ -93,7 +93,6 @@ EXERCISE = Exercise(
         "Keep one number, where the last parameter ends; -(-a // b) is a / b rounded up.",
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(lay_out,),
     points=2,

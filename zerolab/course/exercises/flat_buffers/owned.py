@@ -100,7 +100,6 @@ EXERCISE = Exercise(
         "Two ranges share max(starts) to min(stops), if that is not empty. Then count from the parameter's start.",
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(owned,),
     points=2,

@@ -303,7 +303,6 @@ EXERCISE = Exercise(
         "After the loop, start the buckets that are left, and only then wait for all handles.",
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(reduce_overlapped,),
     points=3,

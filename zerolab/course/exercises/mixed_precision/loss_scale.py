@@ -9,8 +9,7 @@ from typing import Any
 from zerolab.course.exercises.mixed_precision.plain import GivesAlone
 from zerolab.course.judge.case import Case
 from zerolab.course.judge.exercise import Claim, Exercise
-from zerolab.course.judge.mistakes import NEARLY
-from zerolab.course.judge.same import alike, short
+from zerolab.course.judge.same import NEARLY, alike, short
 
 TEXT = """
 The scale finds its height
@@ -199,7 +198,6 @@ EXERCISE = Exercise(
     ),
     run=run_scaler,
     mistakes=MISTAKES,
-    without=frozenset(),
     hints=(
         "Two counts are enough: the clean steps since the last overflow, and how many overflows are still forgiven.",
         "Of the clean steps since the last overflow, numbered from 0, those double whose number is above 0 and "

@@ -196,7 +196,6 @@ EXERCISE = Exercise(
     ),
     run=run_values,
     mistakes=MISTAKES,
-    without=frozenset(),
     hints=(
         "All numbers of the format between two powers of two are equally far apart: find that step, divide by it, "
         "round, and multiply.",

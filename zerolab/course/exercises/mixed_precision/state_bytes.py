@@ -131,7 +131,6 @@ EXERCISE = Exercise(
     ),
     run=alone,
     mistakes=MISTAKES,
-    without=frozenset(),
     hints=(
         "A shard has ceil(numel / ranks) elements, a whole state N times as many.",
         "From which stage on is each of the five sharded? Main parameters and both moments belong to the optimizer.",

@@ -226,7 +226,6 @@ EXERCISE = Exercise(
     run=run_training,
     memory=True,
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(train_mixed,),
     points=3,

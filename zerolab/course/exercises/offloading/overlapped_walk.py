@@ -273,7 +273,6 @@ EXERCISE = Exercise(
         "in a loop see the loop's last k, unless a default (`lambda k=k: ...`) keeps theirs.",
     ),
     run=run_walk,
-    without=frozenset(),
     text=TEXT,
     answer=(overlapped_walk,),
     points=2,

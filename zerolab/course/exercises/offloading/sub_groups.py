@@ -8,8 +8,7 @@ from typing import Any
 
 from zerolab.course.judge.case import Case, plural
 from zerolab.course.judge.exercise import Claim, Exercise, alone
-from zerolab.course.judge.mistakes import both
-from zerolab.course.judge.model import Gives
+from zerolab.course.judge.model import Gives, both
 from zerolab.course.judge.same import alike, short
 
 TEXT = """

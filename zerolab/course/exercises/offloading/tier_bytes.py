@@ -129,7 +129,6 @@ EXERCISE = Exercise(
         "The two special cases: one copy of parameters that are main parameters, in one memory; whole pages on disk.",
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(tier_bytes,),
     points=2,

@@ -90,7 +90,6 @@ EXERCISE = Exercise(
         "Before rank r lie r chunks, and min(r, the number of longer ones) of them have one element more.",
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(chunk_bounds,),
     points=1,

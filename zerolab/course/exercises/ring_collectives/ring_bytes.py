@@ -96,7 +96,6 @@ EXERCISE = Exercise(
         "both, the index modulo ranks.",
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(ring_bytes,),
     points=1,

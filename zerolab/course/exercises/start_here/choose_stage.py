@@ -101,7 +101,6 @@ EXERCISE = Exercise(
         "Try the stages in order, and stop at the first that fits. What if none does?",
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(choose_stage,),
     points=1,

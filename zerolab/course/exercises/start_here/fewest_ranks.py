@@ -142,7 +142,6 @@ EXERCISE = Exercise(
         "so multiply instead: is total * N >= factor * (whole * N + shared)?",
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(fewest_ranks,),
     points=2,

@@ -7,8 +7,7 @@ from random import Random
 from zerolab.course.exercises.start_here.state_bytes import FP32, GB, MEGATRON, MIXED, MOMENTUM, needs, state_bytes
 from zerolab.course.judge.case import Case
 from zerolab.course.judge.exercise import Claim, Exercise, alone
-from zerolab.course.judge.mistakes import you_say
-from zerolab.course.judge.model import Gives
+from zerolab.course.judge.model import Gives, you_say
 
 TEXT = """
 The largest model
@@ -106,7 +105,6 @@ EXERCISE = Exercise(
         "does not.",
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(most_parameters,),
     points=2,

@@ -215,7 +215,6 @@ EXERCISE = Exercise(
         "max(names, key=...) finds the name with the largest number; list.index finds the first place.",
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(name_the_peak,),
     points=2,

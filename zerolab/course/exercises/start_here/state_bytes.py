@@ -179,7 +179,6 @@ EXERCISE = Exercise(
         "For each kind: bytes a parameter, times either all parameters or the shard. Only the stage decides which.",
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(state_bytes,),
     points=2,

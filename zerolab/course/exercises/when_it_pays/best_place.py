@@ -9,9 +9,8 @@ from typing import Any
 
 from zerolab.course.judge.case import Case, plural
 from zerolab.course.judge.exercise import Claim, Exercise, alone
-from zerolab.course.judge.mistakes import NEARLY
 from zerolab.course.judge.model import Gives, called, program, read_mistakes
-from zerolab.course.judge.same import alike
+from zerolab.course.judge.same import NEARLY, alike
 
 TEXT = """
 When it pays

@@ -329,7 +329,6 @@ EXERCISE = Exercise(
         "tensors.",
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(MendedOptimizer,),
     points=3,

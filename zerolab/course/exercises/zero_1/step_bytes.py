@@ -81,7 +81,6 @@ EXERCISE = Exercise(
         'Write down the collectives of one step of each way; the lesson\'s "Three tensors or two" measured them.',
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(step_bytes,),
     points=1,

@@ -6,8 +6,7 @@ from random import Random
 
 from zerolab.course.judge.case import Case
 from zerolab.course.judge.exercise import Claim, Exercise, alone
-from zerolab.course.judge.mistakes import you_say
-from zerolab.course.judge.model import Gives
+from zerolab.course.judge.model import Gives, you_say
 
 TEXT = """
 Whole tensors
@@ -107,7 +106,6 @@ EXERCISE = Exercise(
         "Keep a list of what each rank has; the next tensor goes to the one that has least.",
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(whole_tensors,),
     points=1,

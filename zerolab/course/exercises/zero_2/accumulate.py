@@ -151,7 +151,6 @@ EXERCISE: Exercise = Exercise(
     run=run_micro,
     memory=True,
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(accumulate,),
     points=2,

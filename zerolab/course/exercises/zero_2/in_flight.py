@@ -193,7 +193,6 @@ EXERCISE: Exercise = Exercise(
     memory=True,
     mistakes=MISTAKES,
     stuck=STUCK,
-    without=frozenset(),
     text=TEXT,
     answer=(in_flight,),
     points=3,

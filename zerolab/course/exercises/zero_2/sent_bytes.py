@@ -71,7 +71,6 @@ EXERCISE = Exercise(
         "A reduce-scatter or an all-gather sends (N-1)/N of the tensor; parameters are gathered once a step.",
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(sent_bytes,),
     points=1,

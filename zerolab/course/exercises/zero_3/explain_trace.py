@@ -6,8 +6,7 @@ from random import Random
 
 from zerolab.course.judge.case import Case
 from zerolab.course.judge.exercise import Claim, Exercise, alone
-from zerolab.course.judge.mistakes import Say
-from zerolab.course.judge.model import Gives
+from zerolab.course.judge.model import Gives, Say
 from zerolab.course.judge.same import short
 
 TEXT = """
@@ -145,7 +144,6 @@ EXERCISE = Exercise(
         "A second set takes the units that are used while they are not in the first.",
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(explain_trace,),
     points=1,

@@ -177,7 +177,6 @@ EXERCISE = Exercise(
     ),
     memory=True,
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(forward,),
     points=2,

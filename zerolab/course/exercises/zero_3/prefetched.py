@@ -194,7 +194,6 @@ EXERCISE = Exercise(
     ),
     memory=True,
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(prefetched,),
     points=3,

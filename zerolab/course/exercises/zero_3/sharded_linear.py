@@ -201,7 +201,6 @@ EXERCISE = Exercise(
     ),
     memory=True,
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(GatheredLinear, sharded_linear),
     points=4,

@@ -146,7 +146,6 @@ EXERCISE = Exercise(
         "All-gather and reduce-scatter cost the same: (N-1)/N of the tensor.",
     ),
     mistakes=MISTAKES,
-    without=frozenset(),
     text=TEXT,
     answer=(step_bytes,),
     points=2,
