@@ -8,7 +8,7 @@ from torch import nn
 
 from zerolab.collectives import Collectives, Link
 from zerolab.course.exercises.cost_and_scale.fit_link import measured
-from zerolab.course.exercises.cost_and_scale.step_seconds import seconds
+from zerolab.course.exercises.cost_and_scale.step_seconds import step_seconds
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
 
@@ -68,5 +68,5 @@ def test_step_seconds_is_what_the_engine_takes_at_every_stage(
     for ranks in (1, 2, 3):
         on = {"ranks": ranks, "world": "lockstep", "device": "cpu", "collectives": "ring", "link": LINK}
         (taken, *_) = launch(step_of_all_stages, units, precision, **on)
-        due = [seconds(stage, units, ranks, 2, *sizes, 10e-6, 1e9 / 8) for stage in range(4)]
+        due = [step_seconds(stage, units, ranks, 2, *sizes, 10e-6, 1e9 / 8) for stage in range(4)]
         assert taken == pytest.approx(due, rel=1e-12), f"on {ranks} ranks"

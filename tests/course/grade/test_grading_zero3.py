@@ -9,7 +9,7 @@ from zoo.trial import model_names
 from zoo.zero_3.forward import RELEASED
 
 from zerolab.collectives import Collectives
-from zerolab.course.exercises.zero_3.step_bytes import stage3_bytes
+from zerolab.course.exercises.zero_3.step_bytes import step_bytes
 from zerolab.course.grade import CheckFailed, checks
 from zerolab.course.grade.worker import load
 from zerolab.ranks import launch
@@ -48,7 +48,7 @@ def test_the_exercise_asks_for_what_the_meter_counts(trains: list[bool], checkpo
         counted = launch(
             sent, trains, micro_batches, checkpointing, ranks=2, world="lockstep", collectives="ring", device="cpu"
         )
-        wanted = stage3_bytes([(64 * 64, each) for each in trains], 2, micro_batches)
+        wanted = step_bytes([(64 * 64, each) for each in trains], 2, micro_batches, checkpointing)
         assert list(counted) == [wanted] * 2
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from zerolab.collectives import Collectives
 from zerolab.course.judge.case import MOST_ELEMENTS, Case, Observation, Record, decode, encode
-from zerolab.course.judge.claims import each_rank, each_time, never, only, part
+from zerolab.course.judge.claims import each_rank, most, never
 from zerolab.course.judge.exercise import Claim, Exercise, alone
-from zerolab.course.judge.mistakes import Wanted, amount, answers, compared, right
+from zerolab.course.judge.model import Gives, program, read_mistakes
 from zerolab.course.judge.observe import observe_all
+from zerolab.course.judge.promise import keeps
 from zerolab.course.judge.same import alike
 from zerolab.course.judge.verdict import judge
 
@@ -24,38 +26,94 @@ def seen(*values: Any) -> Observation:
     return Observation([Record(value, [], []) for value in values])
 
 
-def test_a_right_answer_is_never_held_to_mistakes() -> None:
-    def mistakes() -> Mapping[str, Sequence[int]]:
-        raise AssertionError("they take time to make")
-
-    assert compared(Wanted([1, 2], mistakes), seen(1, 2)) is None
-    assert amount(7, 7, mistakes) is None
-    with pytest.raises(AssertionError, match="take time"):
-        compared(Wanted([1, 2], mistakes), seen(1, 3))
+def half(n: float) -> float:
+    """Half of a number."""
+    return n / 2
 
 
-def test_the_first_mistake_that_gives_what_all_wrong_ranks_gave_is_named() -> None:
-    known = {"one too many": [2, 3], "twice as many": [2, 4], "four": [4, 4]}
-    assert compared(Wanted([1, 2], known), seen(2, 4)) == "each rank returned twice as many"
-    assert compared(Wanted([1, 2], known, did="ends with"), seen(1, 4)) == "rank 1 ends with twice as many"
-    assert compared(Wanted([1, 2], known, "look there"), seen(9, 9)) == "rank 0 returned 9, not 1: look there"
+def sums(comm: Collectives, row: torch.Tensor) -> torch.Tensor:
+    """The sum over the ranks."""
+    total = comm.all_reduce(row)
+    return total
 
 
-def test_a_plain_functions_answer_is_held_to_the_reference_and_to_functions_that_go_wrong() -> None:
-    half = answers(lambda n: n / 2, {"You halve twice": lambda n: n / 4}, "Take half")
-    assert half(CASE, seen(2.0, 3)) is None, "a float is wanted, and a whole number is as good"
-    assert half(CASE, seen(2.0, 1.5)) == "for rank 1 you return 1.5, and 3.0 is due. You halve twice"
-    assert half(CASE, seen(5, 3.0)) == "for rank 0 you return 5, and 2.0 is due. Take half"
+MISTAKES = r"""
+You halve twice
+    n / 2 => n / 4
+You add one,
+and halve then
+    return n / 2
+    => return (n + 1) / 2
+That is nothing
+    def half(n):
+        return 0.0
+"""
+OF_RANKS = r"""
+its own row: what do the others have?
+    comm.all_reduce(row) => row
+the sum of all but rank 0's: who leaves it out?
+    total = => row = row * (comm.rank > 0)\n    total =
+"""
+HALF = Exercise(
+    "half", lambda rng: [], (Claim("half", Gives(look="Take half")),), alone, answer=(half,), mistakes=MISTAKES
+)
+SUMS = Exercise("sums", lambda rng: [], (Claim("sum", Gives(look="add up")),), answer=(sums,), mistakes=OF_RANKS)
+ROWS = Case([(torch.tensor([1.0, 2.0]),), (torch.tensor([3.0, 5.0]),)], about="two rows")
 
 
-def test_an_amount_says_both_numbers_with_their_unit_and_why() -> None:
-    why = {"That is bits": 64, "That is a third": False, "That is more than there is": True}
-    assert amount(64, 8, lambda: why) == "you say 64 bytes, and the meter counts 8. That is bits"
-    assert amount(99, 8, lambda: why) == "you say 99 bytes, and the meter counts 8. That is more than there is"
-    assert amount(9, 8, dict) == "you say 9 bytes, and the meter counts 8"
-    assert (amount(8.0, 8, dict) or "").endswith("The number is right, but bytes are whole: divide with //")
-    for value in (True, "8", None, [8]):
-        assert (amount(value, 8, lambda: why) or "").endswith("return one whole number")
+def test_mistakes_are_read_from_a_text_of_words_and_programs() -> None:
+    found = read_mistakes(MISTAKES)
+    assert found["You halve twice"] == ("n / 2", "n / 4")
+    assert found["You add one, and halve then"] == ("return n / 2", "return (n + 1) / 2")
+    assert program(half, found["You halve twice"])(8) == 2 and program(half, found["That is nothing"])(8) == 0
+    with pytest.raises(AssertionError, match="stands 0 times in half"):
+        program(half, ("n / 3", ""))
+
+
+def test_a_right_answer_is_never_held_to_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Any] = []
+    monkeypatch.setattr("zerolab.course.judge.model.program", lambda model, change: ran.append(change) or half)
+    assert HALF.claims[0].hint(replace(CASE), seen(2.0, 3)) is None, "a float is wanted, and a whole number is as good"
+    assert ran == []
+    assert HALF.claims[0].hint(replace(CASE), seen(2.0, 4.0)) and ran
+
+
+def test_a_plain_functions_answer_is_held_to_the_models_and_named_by_what_mistakes_give() -> None:
+    (claim,) = HALF.claims
+    assert claim.hint(replace(CASE), seen(1.0, 1.5)) == "for rank 0 you return 1.0, and 2.0 is due. You halve twice"
+    assert claim.hint(replace(CASE), seen(5, 3.0)) == "for rank 0 you return 5, and 2.0 is due. Take half"
+    one = Case([(4,)])
+    assert claim.hint(one, seen(2.5)) == "you return 2.5, and 2.0 is due. You add one, and halve then"
+
+
+def test_a_mistake_is_named_only_if_it_passes_what_the_answer_passed() -> None:
+    (claim,) = HALF.claims
+    zero = Case([(0,)])
+    assert (claim.hint(Case([(4,)]), seen(0.0)) or "").endswith("That is nothing")
+    assert (claim.hint(Case([(4,)]), seen(0.0), [zero]) or "").endswith("That is nothing"), "0 / 2 is 0"
+    assert (claim.hint(Case([(4,)]), seen(2.5), [zero]) or "").endswith("Take half"), "(0 + 1) / 2 is not 0"
+
+
+def test_ranks_are_held_to_the_models_and_a_mistake_has_to_give_what_all_gave() -> None:
+    (claim,) = SUMS.claims
+    total, own = torch.tensor([4.0, 7.0]), [args[0] for args in ROWS.args]
+    assert claim.hint(ROWS, seen(total, total)) is None
+    assert claim.hint(ROWS, seen(*own)) == "each rank returned its own row: what do the others have?"
+    assert (
+        claim.hint(ROWS, seen(own[1], own[1])) == "each rank returned the sum of all but rank 0's: who leaves it out?"
+    )
+    said = claim.hint(ROWS, seen(total, own[1]))
+    assert said == "rank 1 returned a tensor with 2 of 2 values wrong: add up"
+    wider = Claim("sum", Gives(dtype="keep the dtype")).test.bound(SUMS)  # type: ignore[union-attr]
+    assert (wider.hint(ROWS, seen(total.double(), total.double()), ()) or "").endswith("keep the dtype")
+
+
+def test_what_is_promised_is_what_the_head_says() -> None:
+    assert keeps([1, 2.0], tuple[int, float]) and keeps((1, 2), tuple[int, float]) and keeps(np.int64(3), int)
+    assert not keeps(True, int) and not keeps(2.0, int) and not keeps("3", int) and not keeps([1], tuple[int, int])
+    assert keeps(None, int | None) and not keeps(None, int) and keeps({"a": 1}, dict[str, int])
+    assert not keeps({"a": 1.0}, dict[str, int]) and keeps([(1, [2])], list[tuple[int, list]])
+    assert not keeps(torch.zeros(()), float) and keeps(torch.zeros(()), torch.Tensor)
 
 
 def test_a_claim_about_each_rank_speaks_of_the_first_that_fails() -> None:
@@ -69,16 +127,9 @@ def test_a_claim_about_each_rank_speaks_of_the_first_that_fails() -> None:
 
 
 def test_a_claim_may_be_about_a_part_of_what_a_run_noted() -> None:
-    noted = seen({"y": 1, "left": 0, "rows": [1, 5]}, {"y": 2, "left": 3, "rows": [2, 6]})
-    assert part("y", right(lambda case: Wanted([1, 2])))(CASE, noted) is None
+    noted = seen({"y": 1, "left": 0}, {"y": 2, "left": 3})
     assert never("left", "{it} bytes are left on rank {rank}")(CASE, noted) == "3 bytes are left on rank 1"
-    assert [record.value for record in only(noted, "rows", 1).records] == [5, 6]
-
-    def doubled(case: Case, now: Observation, at: int) -> str | None:
-        return None if now.records[1].value == 2 * now.records[0].value else "rank 1 has not twice as many"
-
-    said = each_time("rows", doubled, "after step {}")(CASE, noted)
-    assert said == "on 2 ranks, 4 and 6, after step 2: rank 1 has not twice as many"
+    assert most("left")(CASE, noted) == 3
 
 
 @pytest.mark.parametrize("hint", ["rank 1 is wrong", "on 2 ranks, 4 and 6, after step 2: rank 1 is wrong"])
@@ -101,15 +152,33 @@ def test_values_are_alike_in_kind_and_not_only_in_size() -> None:
 
 @pytest.mark.parametrize(("drift", "said"), [(1e-15, ""), (1e-3, "what stays from call to call?")])
 def test_a_second_call_may_differ_in_the_last_bits_of_a_number_and_no_more(drift: float, said: str) -> None:
-    exercise = Exercise("kept", lambda _: [], (), run=alone)
     calls: list[float] = []
 
     def drifting(number: float) -> float:
         calls.append(number)
-        return number * (1 + drift * len(calls))
+        return number / 2 * (1 + drift * (len(calls) - 1))
 
-    *_, last = observe_all(exercise, drifting, [Case([(number,)], about="a number") for number in (1.0, 2.0)])
-    assert said in (last.trouble.message if last.trouble else "") and bool(last.trouble) == bool(said)
+    exercise = replace(HALF, cases=lambda rng: [Case([(number,)]) for number in (1.0, 2.0)])
+    cases = exercise.drawn(0)
+    findings = judge(exercise, cases, list(observe_all(exercise, drifting, cases)))
+    assert said in findings[-1].hint and bool(findings[-1].hint) == bool(said)
+    assert [finding.holds for finding in findings[:-1]] == [True] * (len(findings) - 1)
+
+
+def test_a_result_that_a_second_call_changes_is_seen() -> None:
+    kept: list[float] = []
+
+    def growing(number: float) -> list[float]:
+        kept.append(number)
+        return kept
+
+    def listed(number: float) -> list[float]:
+        return [number]
+
+    exercise = Exercise("listed", lambda rng: [Case([(n,)]) for n in (1.0, 2.0)], (), alone, answer=(listed,))
+    cases = exercise.drawn(0)
+    findings = judge(exercise, cases, list(observe_all(exercise, growing, cases)))
+    assert "a second call changes what the first one gave" in findings[-1].hint
 
 
 def test_numbers_and_arrays_of_numpy_are_plain_data_and_large_ones_a_type() -> None:

@@ -34,7 +34,7 @@ def defaults_of(exercise: Exercise) -> tuple[list[Claim], list[Claim]]:
 
     promise = promised(exercise.answer)
     before = {"shape": Claim(f"it returns {in_words(promise)}", as_promised)} if promise is not None else {}
-    if exercise.run is not alone:
+    if exercise.run is not alone and exercise.answer:
         before["dtype"] = Claim("what travels keeps its dtype", own_dtypes)
     after = {"inputs": Claim("its arguments stay as they were", untouched())}
     if exercise.memory:

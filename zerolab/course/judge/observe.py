@@ -319,7 +319,7 @@ def observe_series(exercise: Exercise, fn: Callable[..., Any], series: Sequence[
     seen = patiently(
         series[0],
         lambda seconds: observe_calls(exercise, fn, series[0], calls, seconds),
-        CASE_SECONDS + 0.1 * len(calls),
+        CASE_SECONDS + 0.5 * len(calls),
     )
     if isinstance(seen, tuple):
         at = next(place for place in range(len(lengths)) if sum(lengths[: place + 1]) > seen[0])
