@@ -225,7 +225,9 @@ def test_the_library_trains_without_the_course_and_grade_says_what_is_missing() 
 def test_each_exercise_has_a_file_named_as_it(lesson: str, exercises: tuple[Exercise, ...]) -> None:
     folder = ROOT / "zerolab" / "course" / "exercises" / re.sub(r"^\d+[a-z]?_", "", lesson)
     named = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", exercise.name).lower() for exercise in exercises}
-    assert named == {path.stem for path in folder.glob("*.py") if "EXERCISE = " in path.read_text()}
+    assert named == {
+        path.stem for path in folder.glob("*.py") if re.search("^EXERCISE\\b", path.read_text(), re.MULTILINE)
+    }
 
 
 def test_the_map_is_what_the_imports_draw() -> None:

@@ -33,7 +33,7 @@ class Recorded:
 
 
 @dataclass
-class Recorder:
+class CallLog:
     """The rank's collectives, whose `calls` are noted in order; `look(what, call)` is called as one "begins", is first
     asked for ("asked"), and "ends"."""
 
@@ -79,7 +79,7 @@ class Recorder:
 class Waited:
     """A handle that says when it is waited for."""
 
-    def __init__(self, handle: Handle, recorder: Recorder, call: Recorded) -> None:
+    def __init__(self, handle: Handle, recorder: CallLog, call: Recorded) -> None:
         self.handle, self.recorder, self.call = handle, recorder, call
 
     def __getattr__(self, name: str) -> Any:

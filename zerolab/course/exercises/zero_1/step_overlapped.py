@@ -15,7 +15,7 @@ from zerolab.course.judge.claims import each_rank, microseconds
 from zerolab.course.judge.draw import signed
 from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.model import Gives
-from zerolab.course.judge.recorder import CALLS, Recorder
+from zerolab.course.judge.recorder import CALLS, CallLog
 from zerolab.ranks import spend
 
 TEXT = """
@@ -79,7 +79,7 @@ LINK = Link(gbit_per_s=1, latency_us=100)
 UPDATE_SECONDS = 1e-3
 
 
-class Travelling(Recorder):
+class Travelling(CallLog):
     """Collectives that know where results go, too: that tensor also belongs to the call until its end."""
 
     def __getattr__(self, name: str) -> Any:
