@@ -14,12 +14,11 @@ from zerolab.course.judge.same import short
 
 
 def promised(answers: Sequence[Any]) -> Any:
-    """The annotation of what a model answer returns; None where it is a class, or gives nothing."""
+    """The annotation of what a model answer returns; None where it is a class, or says nothing."""
     answer = answers[0] if answers else None
     if not isinstance(answer, types.FunctionType) or "return" not in answer.__annotations__:
         return None
-    hint = typing.get_type_hints(answer)["return"]
-    return None if hint is type(None) else hint
+    return typing.get_type_hints(answer)["return"]
 
 
 KINDS = {int: (int, np.integer), float: (int, float, np.integer, np.floating), bool: (bool, np.bool_), str: (str,)}
@@ -55,7 +54,7 @@ def in_words(promise: Any) -> str:
     if typing.get_origin(promise) in (typing.Union, types.UnionType):
         return " or ".join(map(in_words, typing.get_args(promise)))
     if promise is type(None):
-        return "None"
+        return "nothing"
     names = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", list: "a list"}
     return names.get(promise) or f"a {str(promise).replace('torch.', '').replace('typing.', '')}"
 

@@ -231,7 +231,7 @@ EXERCISE = Exercise(
         "comm.split(comm.rank // node_size) is the node, comm.split(comm.rank % node_size) the ranks of one seat.",
     ),
     mistakes=MISTAKES,
-    without=frozenset({"inputs"}),
+    without=frozenset({"inputs", "shape"}),
     text=TEXT,
     answer=(hierarchical_all_reduce,),
     points=3,
