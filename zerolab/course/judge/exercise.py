@@ -146,8 +146,11 @@ def one_after_another(cases: Sequence[Case], plain: bool) -> list[Case]:
     for case in cases:
         if case.world == "lockstep" and not case.board:
             alike.setdefault(None if plain else (case.ranks, case.link), []).append(case)
+    def few(words: str) -> str:
+        return words if len(words) <= 60 else f"{words[:57]}..."
+
     return [
-        replace(case, before=before, itself=case, about=f"{case.about}, after another call ({before.about[:60]})")
+        replace(case, before=before, itself=case, about=f"{case.about}, after another call ({few(before.about)})")
         for group in alike.values()
         for before, case in pairwise(group)
     ]
