@@ -413,7 +413,9 @@ def test_a_check_prints_the_same_lines_for_every_draw(capsys: pytest.CaptureFixt
     assert texts[0] == texts[1]
     assert texts[0].splitlines()[1:] == [
         "  ok  it runs to the end",
+        "  ok  it returns a whole number",
         "  ok  what you predict is what the meter counts",
+        "  ok  its arguments stay as they were",
         "  ok  a second call begins anew",
         "ring_bytes holds: 1 of 1 point.",
     ]
@@ -474,7 +476,7 @@ def test_what_is_returned_twice_does_not_make_up_for_what_is_kept() -> None:
 def test_a_clock_that_ran_out_while_others_computed_is_wound_again(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[float] = []
 
-    def once(exercise, fn, case, seconds):  # type: ignore[no-untyped-def]
+    def once(exercise, fn, case, seconds, ours):  # type: ignore[no-untyped-def]
         tried.append(seconds)
         return Observation(trouble=Trouble("TimeOut", "")) if len(tried) == 1 else Observation()
 

@@ -9,7 +9,8 @@ from zoo.trial import hint_for
 
 from zerolab.course.exercises import exercises_of
 from zerolab.course.grade.cells import grade_id, is_answer, read_notebook
-from zerolab.course.grade.referee import Limits, Verdict, grade, understood
+from zerolab.course.grade.referee import Limits, Verdict, grade
+from zerolab.course.grade.runner import understood
 from zerolab.course.grade.submission import compare
 from zerolab.course.judge.exercise import with_comm
 

@@ -183,9 +183,19 @@ def test_a_group_that_an_answer_makes_is_watched_as_the_whole_is() -> None:
     exec(compile(IN_A_GROUP, "<answer in_a_group>", "exec"), names)
     args = [(torch.ones(4),) for _ in range(2)]
     records = launch(
-        on_rank, names["in_a_group"], args, calling, False, None, ranks=2, world="lockstep", collectives="ring"
+        on_rank,
+        names["in_a_group"],
+        [args],
+        calling,
+        False,
+        False,
+        None,
+        "",
+        ranks=2,
+        world="lockstep",
+        collectives="ring",
     )
-    for record in records:
+    for (record,) in records:
         assert [name for name, _ in record["calls"]][-2:] == ["all_reduce", "all_gather"]
         assert sum(nbytes for _, nbytes in record["sent"]) >= 16
         assert record["value"]["values"] == [2.0] * 8

@@ -146,6 +146,7 @@ def one_after_another(cases: Sequence[Case], plain: bool) -> list[Case]:
     for case in cases:
         if case.world == "lockstep" and not case.board:
             alike.setdefault(None if plain else (case.ranks, case.link), []).append(case)
+
     def few(words: str) -> str:
         return words if len(words) <= 60 else f"{words[:57]}..."
 
