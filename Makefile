@@ -75,10 +75,10 @@ soak: $(STAMP)  ## kill, interrupt and starve the commands at 200 random moments
 	$(PY) tests/zero/zero_fuzz.py --nets $(or $(NETS),1000)
 	$(PY) tests/checkpoint/soak_ranks.py --launches $(or $(LAUNCHES),1000) --saves $(or $(SAVES),1000) $(if $(MINUTES),--minutes $(MINUTES))
 
-notebooks: $(STAMP)  ## run the lessons again and store their outputs; generate exercises from their source
+notebooks: $(STAMP)  ## build the notebooks from their texts, run them and store their outputs
 	$(PY) -m zerolab.course.notebooks $(ARGS)
 
-exercises: $(STAMP)  ## make exercises/ from solutions/ anew; one that somebody has worked in is refused
+exercises: $(STAMP)  ## build notebooks from their texts and run nothing; an exercise that somebody has worked in is refused
 	$(PY) -m zerolab.course.notebooks --no-run $(ARGS)
 
 site: $(STAMP)  ## build the course as static pages in build/site, from the stored outputs

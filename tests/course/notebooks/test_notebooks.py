@@ -12,6 +12,7 @@ from said import SAID
 from zerolab.course import notebooks
 from zerolab.course.exercises import LESSONS as EXERCISES
 from zerolab.course.grade.cells import read_notebook, text_of
+from zerolab.course.source import build
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.append(str(ROOT / "tools"))
@@ -79,6 +80,17 @@ def test_the_rules_for_cells_can_fail() -> None:
 def test_cells_ran_in_order_in_a_fresh_kernel(path: Path) -> None:
     counts = [cell.execution_count for cell in code_cells(path)]
     assert counts == list(range(1, len(counts) + 1))
+
+
+@pytest.mark.parametrize("path", RUN, ids=named)
+def test_a_notebook_is_what_its_text_makes(path: Path) -> None:
+    built, stored = build(path), read_notebook(path)
+    assert built is not None, "it has a text"
+    notebooks.settle(built)
+    assert built.metadata == stored.metadata
+    for made, kept in zip(built.cells, stored.cells, strict=True):
+        assert (made.id, made.cell_type, made.metadata) == (kept.id, kept.cell_type, kept.metadata)
+        assert made.source == kept.source, f"{kept.id}: edit the text, then make notebooks"
 
 
 @pytest.mark.parametrize("path", ALL, ids=named)
