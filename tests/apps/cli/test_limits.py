@@ -52,7 +52,7 @@ def test_a_right_answer_that_the_machine_does_not_let_run_costs_no_points(monkey
     ran: list[int] = []
     short = Short.__iter__
     monkeypatch.setattr(Short, "__iter__", lambda self: (ran.append(1) or line for line in short(self)))
-    monkeypatch.setattr(referee, "Worker", Short)
+    monkeypatch.setattr(referee, "Runner", Short)
     says = r"the model answer to lay_out fails here, too .*Too many open files.*nobody's points.*ulimit -a"
     with pytest.raises(RankError, match=says):
         referee.grade(read_submission(SOLUTION), 0)
@@ -62,14 +62,14 @@ def test_a_right_answer_that_the_machine_does_not_let_run_costs_no_points(monkey
 
 def test_a_trouble_that_the_model_answer_does_not_meet_is_the_answers_own(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(referee, "Worker", Short)
+    monkeypatch.setattr(referee, "Runner", Short)
     monkeypatch.setattr(referee, "hold_model", lambda name, findings, seen: asked.append(name))
     verdicts = referee.grade(read_submission(SOLUTION), 0)
     assert asked == [verdict.name for verdict in verdicts] and not any(verdict.score for verdict in verdicts)
 
 
 def test_a_mistake_that_no_machine_makes_starts_no_model_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(referee, "Worker", Short)
+    monkeypatch.setattr(referee, "Runner", Short)
     monkeypatch.setattr(Short, "trouble", Trouble("TypeError", "it takes 2 arguments"))
     monkeypatch.setattr(referee, "hold_model", lambda *args: pytest.fail("it was run"))
     assert not any(verdict.score for verdict in referee.grade(read_submission(SOLUTION), 0))

@@ -105,7 +105,7 @@ def test_limits_that_the_grader_was_given_cost_no_points(tmp_path: Path, monkeyp
 
 def test_a_process_that_ends_before_any_answer_runs_costs_no_points(monkeypatch: pytest.MonkeyPatch) -> None:
     died = {"trouble": {"kind": "died", "message": "the process ended"}}
-    monkeypatch.setattr(referee, "Worker", lambda job, limits: iter([died]))
+    monkeypatch.setattr(referee, "Runner", lambda job, limits: iter([died]))
     submission = read_submission(ROOT / "exercises" / "02_flat_buffers.ipynb")
     with pytest.raises(RankError, match=r"ended before it began \(the process ended\)"):
         referee.grade(submission, 0)

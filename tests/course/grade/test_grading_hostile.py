@@ -71,6 +71,7 @@ def test_in_a_class_with_forty_hostile_answers_everybody_else_keeps_their_marks(
     report = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert (tmp_path / "out.json").stat().st_size < 300_000
     results = [report["tests"][at : at + len(NAMES)] for at in range(0, len(report["tests"]), len(NAMES))]
+    assert "could not be graded" not in said, said
     by_student = dict(zip(sorted(path.stem for path in folder.glob("hostile*")), results, strict=True))
     for student, tests in by_student.items():
         for name, test in zip(NAMES, tests, strict=True):

@@ -53,7 +53,7 @@ def test_a_wrong_answer_fails_with_its_own_hint(lesson: str, wrong: Wrong, monke
     assert len(hint) < 400 and "\n" not in hint
 
 
-def test_most_wrong_answers_are_told_what_no_other_one_of_their_exercise_is_told() -> None:
+def test_hints_tell_wrong_answers_apart() -> None:
     told = Counter((lesson, wrong.exercise, wrong.hint) for lesson, wrong in WRONG)
     alone = sum(times for times in told.values() if times == 1)
     assert alone >= 0.6 * len(WRONG), f"{alone} of {len(WRONG)}; what others share are a claim's own words"

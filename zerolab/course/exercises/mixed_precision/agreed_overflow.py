@@ -130,7 +130,7 @@ def cases(rng: Random) -> list[Case]:
     def poisoned(ranks: int, value: float, why: str = VOTE, bucket: int = 1, **where: Any) -> Case:
         """One rank's gradient has a bad element in another rank's shard."""
         sizes = [256] * 8 if where.get("board") else numels(ranks)
-        owner = rng.randrange(ranks)
+        owner = 2 if where.get("board") else rng.randrange(ranks)
         shard = (owner + 1) % ranks
         poison = (owner, bucket, place(ranks, sizes[bucket], shard), value)
         said = f"rank {owner} brings {value} to rank {shard}'s shard of bucket {bucket}"
