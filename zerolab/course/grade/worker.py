@@ -12,7 +12,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,7 +26,6 @@ from zerolab.course.judge.bounds import watch_process
 from zerolab.course.judge.case import MOST_BYTES, Case, Observation, Trouble, observation_to_json
 from zerolab.course.judge.exercise import Exercise
 from zerolab.course.judge.observe import observe_all, trouble_of, where
-from zerolab.course.judge.verdict import by_themselves, judge
 from zerolab.ranks.failure import traceback_text
 from zerolab.ranks.forkserver import gather_descendants
 from zerolab.ranks.pickling import loads
@@ -115,17 +113,13 @@ def load(name: str, source: str, names: dict[str, Any], answer: bool = True) -> 
 
 
 def run(exercise: Exercise, names: dict[str, Any], trouble: Trouble | None, cases: Sequence[Case]) -> list[Observation]:
-    """What came of the cases, up to the first trouble; those after another call only where calls by themselves hold."""
+    """What came of the cases, up to the first trouble. Nothing is judged here, where answers run."""
     if trouble:
         return [Observation(trouble=trouble)]
     fn = names.get(exercise.name)
     if not callable(fn):
         return [Observation(trouble=Trouble("Missing", f"the cell defines no function named {exercise.name}"))]
-    first = by_themselves(cases)
-    seen = list(observe_all(exercise, fn, first))
-    if all(finding.holds for finding in judge(replace(exercise, scores=()), first, seen)):
-        seen += observe_all(exercise, fn, cases[len(first) :])
-    return seen
+    return list(observe_all(exercise, fn, cases))
 
 
 def bounded(seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
