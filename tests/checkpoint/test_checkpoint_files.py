@@ -64,7 +64,10 @@ def test_a_file_has_the_same_bytes_however_it_is_written(
         assert torch.equal(reader.read(name).view(torch.uint8), value.view(-1).view(torch.uint8)), name
 
 
-def test_a_file_has_all_its_bytes_before_it_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("later", [True, False])
+def test_a_file_has_all_its_bytes_before_it_is_synced(
+    later: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[str] = []
 
     def note(name: str, call: Any) -> Any:
@@ -76,7 +79,7 @@ def test_a_file_has_all_its_bytes_before_it_is_synced(tmp_path: Path, monkeypatc
 
     for name in ("pwrite", "fsync"):
         monkeypatch.setattr(os, name, note(name, getattr(os, name)))
-    write(tmp_path / "file")
+    write(tmp_path / "file", later)
     assert calls.count("fsync") == 1 and calls[-1] == "fsync" and "pwrite" in calls
 
 

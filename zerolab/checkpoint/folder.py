@@ -7,7 +7,8 @@
 
 A checkpoint is written under another name, synced to the disk file by file, and renamed: the system renames a folder
 whole or not at all. What a killed run left behind is removed by the next one that saves here. One engine of a process
-saves here, or one that has loaded from the folder and goes on from there.
+saves here: a second one would replace the checkpoints of the first,
+unless it has loaded from here and goes on.
 """
 
 from __future__ import annotations
