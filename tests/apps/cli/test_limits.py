@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from zerolab.apps import cli
 from zerolab.course.grade import doubt, referee
+from zerolab.course.grade.cage import Limits
 from zerolab.course.grade.submission import read_submission
+from zerolab.course.grade.worker import Cells
 from zerolab.course.judge.case import Observation, Trouble
 from zerolab.course.judge.verdict import Finding
 from zerolab.errors import RankError
@@ -26,51 +27,35 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="limits are set and s
 FULL = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
 
 
-def limited(monkeypatch: pytest.MonkeyPatch, **given: int) -> None:
-    monkeypatch.setattr(doubt, "given", given.get)
-
-
 # In the place of a grade
 
 
-class Short:
-    """A worker on a machine that is short of something: each answer meets it, or all but the model's."""
-
-    trouble = Trouble("OSError", "[Errno 24] Too many open files")
-
-    def __init__(self, job: Mapping[str, Any], limits: object) -> None:
-        self.job = job
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for step in self.job["steps"]:
-            if step["graded"]:
-                yield {"began": step["name"]}
-                yield {"ended": step["name"], "seen": [Observation(trouble=self.trouble)]}
+SHORT = Trouble("OSError", "[Errno 24] Too many open files")
 
 
-def test_a_right_answer_that_the_machine_does_not_let_run_costs_no_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[int] = []
-    short = Short.__iter__
-    monkeypatch.setattr(Short, "__iter__", lambda self: (ran.append(1) or line for line in short(self)))
-    monkeypatch.setattr(referee, "Runner", Short)
+@pytest.mark.parametrize("seen", [SHORT, [Observation(trouble=SHORT)]], ids=["where it runs", "in a case"])
+def test_a_right_answer_that_the_machine_does_not_let_run_costs_no_points(
+    seen: Trouble | list[Observation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[Cells] = []
+    monkeypatch.setattr(referee, "observe_apart", lambda job, seconds: ran.append(job) or seen)
     says = r"the model answer to lay_out fails here, too .*Too many open files.*nobody's points.*ulimit -a"
     with pytest.raises(RankError, match=says):
         referee.grade(read_submission(SOLUTION), 0)
-    # Two lines for each of six answers, and for one model answer.
-    assert len(ran) == 14
+    assert len(ran) == 2, "the answer and the model answer, and nobody after them"
 
 
 def test_a_trouble_that_the_model_answer_does_not_meet_is_the_answers_own(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(referee, "Runner", Short)
+    monkeypatch.setattr(referee, "observe_apart", lambda job, seconds: SHORT)
     monkeypatch.setattr(referee, "hold_model", lambda name, findings, seen: asked.append(name))
     verdicts = referee.grade(read_submission(SOLUTION), 0)
     assert asked == [verdict.name for verdict in verdicts] and not any(verdict.score for verdict in verdicts)
 
 
 def test_a_mistake_that_no_machine_makes_starts_no_model_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(referee, "Runner", Short)
-    monkeypatch.setattr(Short, "trouble", Trouble("TypeError", "it takes 2 arguments"))
+    trouble = Trouble("TypeError", "it takes 2 arguments")
+    monkeypatch.setattr(referee, "observe_apart", lambda job, seconds: [Observation(trouble=trouble)])
     monkeypatch.setattr(referee, "hold_model", lambda *args: pytest.fail("it was run"))
     assert not any(verdict.score for verdict in referee.grade(read_submission(SOLUTION), 0))
 
@@ -97,13 +82,17 @@ def test_a_model_answer_that_is_right_raises_nothing_and_one_that_is_wrong_does(
         doubt.hold_model("owned", [Finding("it runs", True), Finding("it is right", False)], [Observation()])
 
 
-def test_less_memory_than_an_answer_may_have_takes_no_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = [Observation(trouble=Trouble("MemoryError", "it raises MemoryError"))]
-    limited(monkeypatch, RLIMIT_AS=2**30)
-    doubt.hold_limits("owned", [Observation(trouble=Trouble("TimeOut", "the ranks did not finish"))], 1024, 1)
-    doubt.hold_limits("owned", seen, 1023, 2**20)
-    with pytest.raises(RankError, match=r"owned met a limit .* 1073741824 bytes \(ulimit -v\).*--memory-mb 1024 needs"):
-        doubt.hold_limits("owned", seen, 1024, 1)
+@pytest.mark.parametrize(("kind", "flag", "taken"), [(resource.RLIMIT_AS, "v", 1), (resource.RLIMIT_FSIZE, "f", 0)])
+def test_where_an_answer_could_not_have_what_it_may_take_none_is_run(
+    kind: int, flag: str, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {kind: (2**30 + taken, -1)}
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: given.get(kind, (resource.RLIM_INFINITY, -1)))
+    monkeypatch.setattr(doubt, "memory_taken", lambda: 1)
+    monkeypatch.setattr(referee, "observe_apart", lambda *job: pytest.fail("it was run"))
+    doubt.hold_limits(1024)
+    with pytest.raises(RankError, match=rf"{2**30 + taken} bytes \(ulimit -{flag}\), and --memory-mb 1025 needs"):
+        referee.grade(read_submission(SOLUTION), 0, Limits(memory_mb=1025))
 
 
 # While it runs

@@ -25,6 +25,7 @@ from zerolab.apps.cli import ending
 from zerolab.apps.cli.flags import name_flags
 from zerolab.course.grade import referee
 from zerolab.course.grade.submission import read_submission
+from zerolab.course.judge.case import Trouble
 from zerolab.errors import DiskError, InputError, RankError
 from zerolab.files import write_whole
 from zerolab.ranks import folders, forkserver
@@ -104,10 +105,9 @@ def test_limits_that_the_grader_was_given_cost_no_points(tmp_path: Path, monkeyp
 
 
 def test_a_process_that_ends_before_any_answer_runs_costs_no_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    died = {"trouble": {"kind": "died", "message": "the process ended"}}
-    monkeypatch.setattr(referee, "Runner", lambda job, limits: iter([died]))
-    submission = read_submission(ROOT / "exercises" / "02_flat_buffers.ipynb")
-    with pytest.raises(RankError, match=r"ended before it began \(the process ended\)"):
+    monkeypatch.setattr(referee, "observe_apart", lambda job, seconds: Trouble("died", "the process ended"))
+    submission = read_submission(ROOT / "solutions" / "02_flat_buffers.ipynb")
+    with pytest.raises(RankError, match=r"the model answer to lay_out fails here, too \(the process ended\)"):
         referee.grade(submission, 0)
 
 

@@ -10,7 +10,7 @@ from zoo.trial import hint_for
 from zerolab.course.exercises import exercises_of
 from zerolab.course.grade.cells import grade_id, is_answer, read_notebook
 from zerolab.course.grade.referee import Limits, Verdict, grade
-from zerolab.course.grade.runner import understood
+from zerolab.course.grade.runner import FORGED, understood
 from zerolab.course.grade.submission import compare
 from zerolab.course.judge.exercise import with_comm
 
@@ -106,16 +106,15 @@ def mended_broadcast(comm, tensor, src):
         b"7\n",
         b"{}\n",
         b"[" * 100_000,
-        b'{"ended": "chunk_bounds"}\n',
-        b'{"ended": "chunk_bounds", "seen": 7}\n',
-        b'{"ended": "chunk_bounds", "seen": [{"records": [{"x": 1}], "trouble": null}]}\n',
-        b'{"ended": "chunk_bounds", "seen": [{"records": [], "trouble": {"kin": 1}}]}\n',
+        b'[{"seen": 7}]',
+        b'[{"records": [{"x": 1}], "trouble": null, "seconds": 0, "printed": ""}]',
+        b'[{"records": [], "trouble": {"kin": 1}, "seconds": 0, "printed": ""}]',
         b'{"trouble": 7}\n',
         b"\xff\n",
     ],
 )
-def test_a_line_that_no_worker_writes_is_trouble(raw: bytes) -> None:
-    assert understood(raw)["trouble"]["kind"] == "Tampered"
+def test_what_no_worker_writes_is_trouble(raw: bytes) -> None:
+    assert understood(raw) == FORGED
 
 
 def graded(answer: str) -> dict[str, Verdict]:
@@ -132,21 +131,25 @@ WRITE = """
 import torch
 for descriptor in range(3, 60):
     try:
-        torch.os.write(descriptor, b'{line}\\n' * {times})
+        torch.os.write(descriptor, b'[]')
     except OSError:
         pass
+"""
+SAVE = """
+import torch
+try:
+    with open("seen.json", "w") as file:
+        file.write("[]")
+finally:
+    torch.os._exit(0)
 """
 
 
 @pytest.mark.ranks
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize(
-    ("line", "times"),
-    [('{"done": true}', 1), ('{"began": "chunk_bounds"}', 1000)],
-    ids=["says that it is done", "says the same for ever"],
-)
-def test_forged_reports_bring_no_points_and_an_end(line: str, times: int) -> None:
-    verdicts = graded(WRITE.replace("{line}", line).replace("{times}", str(times)))
+@pytest.mark.parametrize("answer", [WRITE, SAVE], ids=["into all that is open", "in the report's place"])
+def test_forged_reports_bring_no_points_and_an_end(answer: str) -> None:
+    verdicts = graded(answer)
     assert not any(verdict.passed for verdict in verdicts.values())
     assert verdicts["chunk_bounds"].hint
 

@@ -1,7 +1,5 @@
 """The numbers that cases are made of, and when cases are drawn."""
 
-import json
-import os
 from random import Random
 from types import SimpleNamespace
 
@@ -30,14 +28,5 @@ def test_no_case_is_drawn_for_an_answer_that_does_not_load(monkeypatch: pytest.M
     """Its cell may have left the process without memory, say."""
     exercise = SimpleNamespace(name="f", drawn=lambda seed: pytest.fail("cases were drawn"))
     monkeypatch.setattr(worker, "exercises_of", lambda lesson: {"f": exercise})
-    for name in ("settle", "fence", "limit", "fork_server", "watch_process"):
-        monkeypatch.setattr(worker, name, lambda *args, **kwargs: None)
-    # This process has changed what a worker looks for.
-    for name in ("fingerprint", "tampered"):
-        monkeypatch.setattr(worker, name, lambda *args: {})
-    monkeypatch.setattr(os, "_exit", lambda status: None)
-    said: list[dict] = []
-    reports = SimpleNamespace(fileno=lambda: 0, send_bytes=lambda line: said.append(json.loads(line)))
-    step = {"name": "f", "source": "1 / 0", "answer": True, "graded": True}
-    worker.main({"lesson": "any", "memory_mb": 1, "steps": [step], "seed": 0}, reports, "", {})
-    assert [seen["trouble"]["kind"] for seen in said[1]["seen"]] == ["ZeroDivisionError"]
+    (seen,) = worker.run_cells(worker.Cells("any", [("f", "1 / 0", True)], 0, 1))
+    assert seen.trouble is not None and seen.trouble.kind == "ZeroDivisionError"

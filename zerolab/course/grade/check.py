@@ -124,7 +124,7 @@ def examine(exercise: Exercise, fn: Callable[..., Any], seed: int) -> list[Findi
     """Run `fn` on cases of this seed, in a process of its own, and judge here what it did there."""
     cases = exercise.drawn(seed)
     try:
-        trouble = offence(textwrap.dedent(inspect.getsource(fn)))
+        trouble = offence(textwrap.dedent(inspect.getsource(fn)), getattr(fn, "__name__", ""))
     except (OSError, TypeError):
         trouble = None
     seen: Sequence[Observation] = [Observation(trouble=trouble)] if trouble else observe_function(exercise, fn, cases)

@@ -7,6 +7,7 @@ import re
 import resource
 from collections.abc import Sequence
 
+from zerolab.course.grade.cage import memory_taken
 from zerolab.course.judge.case import Observation, Trouble
 from zerolab.course.judge.verdict import Finding
 from zerolab.errors import RankError
@@ -20,8 +21,6 @@ SHORT = re.compile(
     "alloc|connect|errno|gloo|limit|memory|mmap|no space|resource|thread|too large|too many|unavailable|write", re.I
 )
 """What a RuntimeError says that may come from the machine; torch has one class for all its errors."""
-MEMORY = re.compile("alloc|memory|Memory|mmap|died|SIGKILL|SIGABRT|SIGBUS|SIGSEGV")
-FILES = re.compile("too large|SIGXFSZ")
 
 
 def in_doubt(seen: Sequence[Observation]) -> bool:
@@ -51,20 +50,14 @@ def hold_model(name: str, findings: Sequence[Finding], seen: Sequence[Observatio
         )
 
 
-def hold_limits(name: str, seen: Sequence[Observation], megabytes: int, taken: int) -> None:
-    """Raise a RankError where an answer met a limit of this process that is lower than the memory and the size of files
-    that an answer may take: `megabytes`, above what a process takes already, in bytes."""
-    said = " ".join(f"{trouble.kind} {trouble.message}" for trouble in (found.trouble for found in seen) if trouble)
-    for words, kind, flag, more in ((MEMORY, "RLIMIT_AS", "v", taken), (FILES, "RLIMIT_FSIZE", "f", 0)):
-        limit, promised = given(kind), megabytes * 2**20 + more
-        if words.search(said) and limit is not None and limit < promised:
+def hold_limits(megabytes: int) -> None:
+    """Raise a RankError where a limit of this process is lower than the memory, above what a process takes already, and
+    the size of files that an answer may take."""
+    more = megabytes * 2**20
+    for kind, flag, due in ((resource.RLIMIT_AS, "v", more + memory_taken()), (resource.RLIMIT_FSIZE, "f", more)):
+        given = resource.getrlimit(kind)[0]
+        if given != resource.RLIM_INFINITY and given < due:
             raise RankError(
-                f"{name} met a limit of this process, {limit} bytes (ulimit -{flag}), where --memory-mb {megabytes} "
-                f"needs {promised}, so no points are taken; raise the limit, or give less --memory-mb"
+                f"this process has a limit of {given} bytes (ulimit -{flag}), and --memory-mb {megabytes} needs {due}; "
+                "raise the limit, or give less --memory-mb"
             )
-
-
-def given(name: str) -> int | None:
-    """The limit of this process on what `resource` calls so; None where there is none."""
-    limit = resource.getrlimit(getattr(resource, name))[0]
-    return None if limit == resource.RLIM_INFINITY else limit

@@ -1,17 +1,13 @@
-"""Runs answers in a process of their own: those of a notebook that is checked, or, in a cage, those that are graded."""
+"""Runs answers in a process of their own (`worker`), and reads what it wrote down. The process is forked from the
+server that has torch imported, so that a class of hundreds waits for their answers only."""
 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
-import queue
 import signal
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import connection
-from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -25,9 +21,7 @@ from zerolab.ranks.forkserver import process_table, start_process
 from zerolab.ranks.pickling import pack_function
 from zerolab.system import has
 
-START_SECONDS = 120.0
-"""A cold import of torch on a slow disk."""
-MOST_LINE = 2 * MOST_BYTES
+FORGED = Trouble("Tampered", "it writes where the check reports: leave files and pipes alone")
 
 
 def observe_function(exercise: Exercise, fn: Callable[..., Any], cases: Sequence[Case]) -> list[Observation]:
@@ -36,96 +30,39 @@ def observe_function(exercise: Exercise, fn: Callable[..., Any], cases: Sequence
         packed = pack_function(fn, (exercise, list(cases)), {})
     except InputError as error:
         return [Observation(trouble=Trouble("InputError", str(error)))]
-    seen: list[Observation] = []
-    for line in Runner({"function": packed}, 4 * CASE_SECONDS * len(cases)):
-        seen = line.get("seen", seen)
-        if "trouble" in line:
-            seen = [Observation(trouble=Trouble(**line["trouble"]))]
-    return seen
+    seen = observe_apart(packed, 4 * CASE_SECONDS * len(cases))
+    return [Observation(trouble=seen)] if isinstance(seen, Trouble) else seen
 
 
-class Runner:
-    """A process that runs what a job says (`worker`), so many seconds each; iterating gives its lines, and a last one
-    with "trouble" if it had to be ended. It is forked from the server that has torch imported, so that a class of
-    hundreds waits for their answers only."""
-
-    def __init__(self, job: dict[str, Any], seconds: float) -> None:
-        self._job, self._seconds = job, seconds
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        with temporary_folder("grade") as path:
-            folder = str(path)
-            reports, theirs = multiprocessing.Pipe(duplex=False)
-            process = start_process(worker.main, (self._job, theirs, folder, surroundings(folder)), "zerolab-grade")
-            theirs.close()
-            try:
-                yield from self._lines(process, reports)
-            finally:
-                end(process, folder)
-
-    def _lines(self, process: BaseProcess, reports: Connection) -> Iterator[dict[str, Any]]:
-        lines: queue.Queue[bytes] = queue.Queue()
-        # A step has two lines, and one ends them all.
-        most = 2 * len(self._job.get("steps", [0])) + 1
-        threading.Thread(target=_read, args=(reports, lines, most), daemon=True).start()
-        deadline = time.monotonic() + START_SECONDS
-        for _ in range(most):
-            try:
-                raw = lines.get(timeout=max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
-                said = f"the ranks did not finish within {self._seconds:g} s and would not stop"
-                yield {"trouble": {"kind": "TimeOut", "message": said}}
-                return
-            if not raw:
-                yield {"trouble": how_it_ended(process)}
-                return
-            line = understood(raw)
-            if "done" in line:
-                return
-            yield line
-            if "trouble" in line:
-                return
-            deadline = time.monotonic() + self._seconds
-        yield FORGED
+def observe_apart(job: worker.Job, seconds: float) -> list[Observation] | Trouble:
+    """What was seen in a process that did a job, in so many seconds at most; or why it did not come to its end, or has
+    to be taken for spoilt."""
+    with temporary_folder("grade") as folder:
+        process = start_process(worker.main, (job, str(folder), surroundings(str(folder))), "zerolab-grade")
+        in_time, code = False, None
+        try:
+            in_time = bool(connection.wait([process.sentinel], seconds))
+        finally:
+            code = end(process, str(folder))
+        if not in_time:
+            return Trouble("TimeOut", f"the ranks did not finish within {seconds:g} s and would not stop")
+        if code and code < 0:
+            name = signal.Signals(-code).name
+            return Trouble(name, f"the process that ran your code was ended by {name}")
+        written = folder / worker.SEEN
+        # An answer can have put anything there.
+        if code or not written.is_file() or written.is_symlink():
+            return Trouble("died", "the process ended")
+        return understood(written.read_bytes()) if written.stat().st_size <= 2 * MOST_BYTES else FORGED
 
 
-def how_it_ended(process: BaseProcess) -> dict[str, str]:
-    """The trouble of a process that ended without a word."""
-    connection.wait([process.sentinel], 1.0)
-    with process_table:
-        code = process.exitcode
-    if code is not None and code < 0:
-        name = signal.Signals(-code).name
-        return {"kind": name, "message": f"the process that ran your code was ended by {name}"}
-    return {"kind": "died", "message": "the process ended"}
-
-
-FORGED = {"trouble": {"kind": "Tampered", "message": "it writes where the check reports: leave files and pipes alone"}}
-
-
-def understood(raw: bytes) -> dict[str, Any]:
-    """A worker's line, or FORGED where a worker does not write such a line."""
+def understood(written: bytes) -> list[Observation] | Trouble:
+    """What a worker wrote down, or FORGED where a worker does not write such a thing."""
     try:
-        line = json.loads(raw)
-        if "ended" in line:
-            return {"ended": str(line["ended"]), "seen": [observation_from_json(item) for item in line["seen"]]}
-        return {"began": str(line["began"])} if "began" in line else {"done": line["done"]}
+        found = json.loads(written)
+        return Trouble(**found) if isinstance(found, dict) else [observation_from_json(one) for one in found]
     except Exception:  # an answer can write anything there
         return FORGED
-
-
-def _read(reports: Connection, lines: queue.Queue[bytes], most: int) -> None:
-    """Read a stranger's lines: so many at most, and none longer than a worker's can be."""
-    with reports:
-        for _ in range(most):
-            try:
-                lines.put(reports.recv_bytes(MOST_LINE))
-            except EOFError:
-                break
-            except (OSError, ValueError, MemoryError):
-                lines.put(b"what no worker writes")
-                break
-    lines.put(b"")
 
 
 def surroundings(folder: str) -> dict[str, str]:
@@ -134,14 +71,17 @@ def surroundings(folder: str) -> dict[str, str]:
     return {**os.environ, **own}
 
 
-def end(process: BaseProcess, folder: str) -> None:
-    """End a process and all that it started, whatever these have done to get away."""
+def end(process: BaseProcess, folder: str) -> int | None:
+    """End a process and all that it started, whatever these have done to get away; its status, if it has ended by
+    itself."""
     assert process.pid is not None
+    with process_table:
+        code = process.exitcode
     cage.end_all(process.pid, folder)
     with process_table:
         process.kill()
-    # Its pipe is closed where it is read: a process that got away may hold the other end open.
     connection.wait([process.sentinel])
     with process_table:
         process.join()
         process.close()
+    return code

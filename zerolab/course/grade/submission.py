@@ -124,5 +124,5 @@ def refusal(name: str, found: list[NotebookNode], check_there: bool) -> str:
         return f"{len(found)} cells are called {name}: keep one of them"
     if not check_there:
         return f"the check cell check_{name} is missing: take it again from the exercise as it was handed out"
-    trouble = offence(found[0].source)
+    trouble = offence(found[0].source, name)
     return trouble.message if trouble else ""

@@ -1,7 +1,5 @@
-"""The process in which a learner's answers run. It is told what to run when it starts and says, a JSON line each, what
-it began and what it saw; it judges nothing. A job has a notebook's function, or the steps of a file, which run in a
-cage.
-"""
+"""The process in which a learner's answer runs. It writes down what it saw, and judges nothing. A job is a notebook's
+function, packed with its exercise and its cases, or the cells of a file, which run in a cage."""
 
 from __future__ import annotations
 
@@ -12,8 +10,8 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,56 +28,51 @@ from zerolab.ranks.failure import traceback_text
 from zerolab.ranks.forkserver import gather_descendants
 from zerolab.ranks.pickling import loads
 
+SEEN = "seen.json"
+"""The file that a worker writes, in its folder: what it saw, or one trouble."""
 
-def main(job: Mapping[str, Any], reports: Connection, folder: str, environment: Mapping[str, str]) -> None:
+
+@dataclass(frozen=True)
+class Cells:
+    """Cells of a lesson as (name, source, whether it is an answer). All are loaded; the last is the answer that is run,
+    on the cases of a seed."""
+
+    lesson: str
+    cells: Sequence[tuple[str, str, bool]]
+    seed: int
+    memory_mb: int
+
+
+Job = bytes | Cells
+
+
+def main(job: Job, folder: str, environment: Mapping[str, str]) -> None:
     """Do a job in a process that was forked for it."""
-    # An optimizer's first use imports it, and it puts wrappers around functions of torch: that must be done before the
-    # fingerprint is taken, or an honest answer would seem to replace them. The server that forked this process has it;
-    # the command that started that never needs it, and would wait for it.
-    import torch._dynamo  # noqa: F401
-
-    settle(folder, environment, reports.fileno())
-    if "function" in job:
+    settle(folder, environment)
+    if isinstance(job, bytes):
         fork_server()
         watch_process(strict=True)
-        fn, (exercise, cases), _ = loads(job["function"])
-        seen = run(exercise, {exercise.name: fn}, None, cases)
-        _say(reports, {"ended": exercise.name, "seen": bounded([observation_to_json(item) for item in seen])})
+        fn, (exercise, cases), _ = loads(job)
+        seen: list[Observation] | Trouble = run(exercise, {exercise.name: fn}, None, cases)
     else:
-        grade(job, reports, folder)
-    _say(reports, {"done": True})
+        fence(Path(folder))
+        limit(job.memory_mb)
+        # Only now: the ranks of this process shall be fenced as it is, and start as quickly.
+        fork_server()
+        before = fingerprint()
+        watch_process(strict=True)
+        seen = run_cells(job)
+        if changed := tampered(before):
+            said = f"it replaces {', '.join(changed[:3])}, which the check relies on: leave what is not yours as it is"
+            seen = Trouble("Tampered", said)
+    Path(folder, SEEN).write_text(written(seen))
     # A thread that an answer left behind may not keep this process alive.
     os._exit(0)
 
 
-def grade(job: Mapping[str, Any], reports: Connection, folder: str) -> None:
-    """Run the steps of a job behind a fence and within limits."""
-    exercises = exercises_of(job["lesson"])
-    fence(Path(folder))
-    limit(job["memory_mb"])
-    # Before anything: the ranks of this process shall be fenced as it is, and start as quickly.
-    fork_server()
-    before = fingerprint()
-    watch_process(strict=True)
-    names: dict[str, Any] = {"__name__": "answers"}
-    for step in job["steps"]:
-        name, source = step["name"], step["source"]
-        _say(reports, {"began": name})
-        trouble = load(name, source, names, step["answer"])
-        if name in exercises and step["graded"]:
-            # Where an answer did not load, nothing more is done in its process than to say so.
-            cases = [] if trouble else exercises[name].drawn(job["seed"])
-            seen = run(exercises[name], names, trouble, cases)
-            if changed := tampered(before):
-                listed = ", ".join(changed[:3])
-                said = f"it replaces {listed}, which the check relies on: leave what is not yours as it is"
-                seen = [Observation(trouble=Trouble("Tampered", said))]
-            _say(reports, {"ended": name, "seen": bounded([observation_to_json(item) for item in seen])})
-
-
-def settle(folder: str, environment: Mapping[str, str], keep: int) -> None:
+def settle(folder: str, environment: Mapping[str, str]) -> None:
     """Leave the server that forked this process behind: its session, its environment, its folder, its streams, and all
-    of its pipes, into which a stranger could write. One descriptor is kept."""
+    of its pipes, into which a stranger could write."""
     os.setsid()
     gather_descendants()
     os.environ.clear()
@@ -92,9 +85,20 @@ def settle(folder: str, environment: Mapping[str, str], keep: int) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
-    close_all_but(0, 1, 2, keep)
+    close_all_but(0, 1, 2)
     # Python's tracker of named memory is told of through one of those pipes; this process gets one of its own.
     resource_tracker._resource_tracker.__init__()  # type: ignore[misc]
+
+
+def run_cells(job: Cells) -> list[Observation]:
+    """What came of the last cell's answer, or why that did not load."""
+    names: dict[str, Any] = {"__name__": "answers"}
+    trouble = None
+    for name, source, answer in job.cells:
+        trouble = load(name, source, names, answer)
+    exercise = exercises_of(job.lesson)[name]
+    # Where an answer did not load, nothing more is done in its process than to say so.
+    return run(exercise, names, trouble, [] if trouble else exercise.drawn(job.seed))
 
 
 def load(name: str, source: str, names: dict[str, Any], answer: bool = True) -> Trouble | None:
@@ -122,14 +126,12 @@ def run(exercise: Exercise, names: dict[str, Any], trouble: Trouble | None, case
     return list(observe_all(exercise, fn, cases))
 
 
-def bounded(seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What was seen, or, where that is too much to be read, that it is."""
-    size = len(json.dumps(seen))
-    if size <= MOST_BYTES:
-        return seen
-    said = f"what it returns, prints and sends takes {size:,} characters to write down: return what the text asks for"
-    return [observation_to_json(Observation(trouble=Trouble("Refused", said)))]
-
-
-def _say(reports: Connection, line: dict[str, Any]) -> None:
-    reports.send_bytes(json.dumps(line).encode())
+def written(seen: list[Observation] | Trouble) -> str:
+    """What was seen, as JSON, or, where that is too much to be read, that it is."""
+    text = json.dumps(vars(seen) if isinstance(seen, Trouble) else [observation_to_json(one) for one in seen])
+    if len(text) <= MOST_BYTES:
+        return text
+    said = (
+        f"what it returns, prints and sends takes {len(text):,} characters to write down: return what the text asks for"
+    )
+    return written([Observation(trouble=Trouble("Refused", said))])

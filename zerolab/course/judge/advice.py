@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from zerolab.course.judge.bounds import NOT_WRITTEN
 from zerolab.course.judge.case import Case, Trouble
 
 
@@ -14,7 +15,7 @@ def hint_for(trouble: Trouble, case: Case) -> str:
     # A rank's trouble belongs to a case, so the case is named first. A cell that does not even load has run no case.
     head = f"{case.about}: " if case.about and re.match(r"(the ranks|rank \d+) ", said) else ""
     if kind == "NotImplementedError":
-        return "not written yet: put your code where it says YOUR CODE HERE"
+        return NOT_WRITTEN.message
     if kind == "DeadlockError":
         return f"{head}deadlock: {said}. {way_out(said)}"
     if kind == "MismatchError" and " is in #" in said:

@@ -44,8 +44,12 @@ _INSIDE = {"__builtins__", "__closure__", "__code__", "__globals__", "__loader__
 """Attributes that no audit hook sees, and that no program needs by accident."""
 
 
-def offence(source: str) -> Trouble | None:
-    """The first thing in a source that goes around the exercise, or the line that is not Python."""
+NOT_WRITTEN = Trouble("NotImplementedError", "not written yet: put your code where it says YOUR CODE HERE")
+
+
+def offence(source: str, name: str = "") -> Trouble | None:
+    """Why a source need not run: the line that is not Python, the first thing that goes around the exercise, or that
+    the function or class `name` is not written yet."""
     try:
         tree = ast.parse(source)
     except SyntaxError as error:
@@ -53,12 +57,26 @@ def offence(source: str) -> Trouble | None:
     except (ValueError, RecursionError, MemoryError) as error:
         return Trouble("SyntaxError", f"it cannot be read as Python ({type(error).__name__}: {error})")
     for node in ast.walk(tree):
-        for name in modules_named(node):
-            if _FINISHED.match(name):
-                return Trouble("OffLimits", f"it imports {name}, where the finished thing is: build it yourself")
-        if isinstance(node, ast.Attribute | ast.Name) and (name := name_of(node)) in _INSIDE:
-            return Trouble("OffLimits", f"it uses {name}: work with what you are given, not from inside Python")
-    return None
+        for module in modules_named(node):
+            if _FINISHED.match(module):
+                return Trouble("OffLimits", f"it imports {module}, where the finished thing is: build it yourself")
+        if isinstance(node, ast.Attribute | ast.Name) and (inside := name_of(node)) in _INSIDE:
+            return Trouble("OffLimits", f"it uses {inside}: work with what you are given, not from inside Python")
+    named = (node for node in tree.body if isinstance(node, _DEFINITIONS) and node.name == name)
+    return NOT_WRITTEN if any(map(is_blank, named)) else None
+
+
+_DEFINITIONS = (ast.FunctionDef, ast.ClassDef)
+
+
+def is_blank(node: ast.stmt) -> bool:
+    """Whether a function, or a class or one of its methods, is as it was handed out: nothing stands before the stub."""
+    if not isinstance(node, _DEFINITIONS):
+        return False
+    first = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    if first and isinstance(first[0], ast.Raise) and first[0].exc is not None:
+        return ast.unparse(first[0].exc) in ("NotImplementedError", "NotImplementedError()")
+    return isinstance(node, ast.ClassDef) and any(map(is_blank, node.body))
 
 
 def modules_named(node: ast.AST) -> list[str]:
