@@ -17,21 +17,20 @@ from cover import NIGHTLY
 
 from zerolab.course import generate, notebooks
 from zerolab.course.exercises import LESSONS
-from zerolab.course.grade import CheckFailed, cells, checks, cli, submission
+from zerolab.course.grade import CheckFailed, cells, checks, cli
 from zerolab.course.grade.cells import (
     grade_id,
     is_answer,
     is_check,
     is_locked,
-    read_cells,
     read_notebook,
     role,
     text_of,
 )
 from zerolab.course.grade.check import Failed, next_hint
-from zerolab.course.grade.progress import progress
 from zerolab.course.grade.referee import Verdict
 from zerolab.course.grade.report import Graded, as_json, as_markdown
+from zerolab.course.grade.run import progress
 from zerolab.course.grade.submission import Submission, compare, find_notebooks, read_submission
 from zerolab.course.judge import observe
 from zerolab.course.judge.case import (
@@ -229,16 +228,6 @@ def test_a_file_that_cannot_be_graded_is_refused_in_one_sentence(
     assert says in said and said.count("\n") == 1 and "Traceback" not in said
 
 
-@pytest.mark.parametrize("path", [SOLUTION, EXERCISE], ids=["solution", "exercise"])
-def test_cells_are_read_as_nbformat_reads_them_and_without_it(path: Path) -> None:
-    here, theirs = read_cells(path), read_notebook(path)
-    assert [(c.cell_type, c.source, c.metadata) for c in here.cells] == [
-        (c.cell_type, c.source, c.metadata) for c in theirs.cells
-    ]
-    assert type(here).__module__ == cells.__name__ and here.metadata == theirs.metadata
-    assert not {"nbformat", "NotebookNode"} & {*vars(cells), *vars(submission)}  # It takes seconds to import.
-
-
 @pytest.mark.parametrize("role", [None, 7, [], "answer"])
 def test_metadata_of_another_kind_are_no_role(role: Any, tmp_path: Path) -> None:
     notebook = json.loads(EXERCISE.read_text())
@@ -307,7 +296,8 @@ def test_a_terminal_gets_a_bar_that_names_the_exercise(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("sys.stderr", Terminal())
     with progress(6) as watch:
-        watch("ring_bytes", 4)
+        for name in ("chunk_bounds", "lay_out", "owned", "culprit", "ring_bytes"):
+            watch(name)
     shown = sys.stderr.getvalue()
     assert "ring_bytes" in shown and "| 4 of 6" in shown and "running" not in shown
 

@@ -20,6 +20,7 @@ from zoo.trial import NAMES, findings, hint_for_wrong, model_names, quick
 from zerolab.course.exercises import LESSONS, exercises_of
 from zerolab.course.grade import CheckFailed, checks
 from zerolab.course.grade.cells import grade_id, is_answer
+from zerolab.course.grade.needs import globals_by_name, uses
 from zerolab.course.grade.referee import Limits, Verdict, grade
 from zerolab.course.grade.submission import compare
 from zerolab.course.grade.worker import load
@@ -225,6 +226,29 @@ def test_a_check_sends_to_the_earlier_answer_that_is_wrong() -> None:
     names["right"] = right_bounds
     with pytest.raises(CheckFailed, match=r"ring_bytes does not hold yet: \d+ elements"):
         checks(LESSON).ring_bytes(names["ring_bytes"])
+
+
+LOCAL = """
+def ring_bytes(numel, itemsize, ranks, rank):
+    {line}
+    return itemsize
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "sent"),
+    [
+        ("chunk_bounds = numel // ranks", False),
+        ("rank.chunk_bounds = 3", False),
+        ("def chunk_bounds(): return rank", False),
+        ("[chunk_bounds for chunk_bounds in (1, 2)]", False),
+        ("[chunk_bounds(numel, ranks, one) for one in range(ranks)]", True),
+        ("given = lambda one: chunk_bounds(numel, ranks, one)", True),
+    ],
+)
+def test_only_what_reads_an_earlier_answer_is_sent_to_it(line: str, sent: bool) -> None:
+    read = globals_by_name([WRONG_BOUNDS, LOCAL.format(line=line)])
+    assert uses("ring_bytes", read) == ({"chunk_bounds"} if sent else set())
 
 
 @pytest.mark.parametrize("name", ["chunk_bounds", "ring_bytes"])

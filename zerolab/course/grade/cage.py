@@ -16,7 +16,6 @@ import struct
 import sys
 import sysconfig
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,16 +76,12 @@ def fence(folder: Path) -> bool:
         os.close(rules)
 
 
-def readable() -> list[Path]:
-    """Where Python, its packages, zerolab and the system's own libraries lie."""
-    ours = [*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix, str(PACKAGE), *package_folders()]
+def readable() -> set[Path]:
+    """Where Python, its packages, zerolab and the system's own libraries lie; not the checkout around zerolab."""
+    packages = [path for path in sys.path if path and Path(path).resolve() != PACKAGE.parent]
+    ours = [*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix, str(PACKAGE), *packages]
     system = ["/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt", "/nix", "/etc", "/proc", "/sys"]
-    return sorted({Path(path).resolve() for path in (*ours, *system) if Path(path).exists()})
-
-
-def package_folders() -> list[str]:
-    """Folders of installed packages, such as a user's own; not the checkout that zerolab may be imported from."""
-    return [path for path in sys.path if path and Path(path).resolve() != PACKAGE.parent]
+    return {Path(path).resolve() for path in (*ours, *system) if Path(path).exists()}
 
 
 def _allow(rules: int, path: Path, access: int) -> None:
@@ -98,14 +93,10 @@ def _allow(rules: int, path: Path, access: int) -> None:
         os.close(descriptor)
 
 
-def _call(number: int, *arguments: int | bytes | None) -> int:
+def _call(*arguments: int | bytes | None) -> int:
     """A system call's result, or -1."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    return int(libc.syscall(ctypes.c_long(number), *(_word(argument) for argument in arguments)))
-
-
-def _word(argument: int | bytes | None) -> ctypes.c_long | ctypes.c_char_p:
-    return ctypes.c_long(argument) if isinstance(argument, int) else ctypes.c_char_p(argument)
+    words = (ctypes.c_long(one) if isinstance(one, int) else ctypes.c_char_p(one) for one in arguments)
+    return int(ctypes.CDLL(None).syscall(*words))
 
 
 def limit(megabytes: int) -> None:
@@ -122,11 +113,8 @@ def limit(megabytes: int) -> None:
 
 
 def memory_taken() -> int:
-    """Bytes of address space that this process has taken; 0 where the system does not say."""
-    if not has("proc"):
-        return 0
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    """Bytes of address space that this process has taken."""
+    return int(psutil.Process().memory_info().vms)
 
 
 def end_all(leader: int, folder: str) -> None:
@@ -134,45 +122,24 @@ def end_all(leader: int, folder: str) -> None:
     with suppress(ProcessLookupError, PermissionError):
         # While it stands still it starts nothing, and its descendants have a parent by whom they are found.
         os.kill(leader, signal.SIGSTOP)
-    for _ in range(10):
-        found = [process for process in (*_descendants(leader), *_workers_in(folder)) if process.pid != leader]
-        if not found:
-            break
+    deadline = time.monotonic() + 5.0
+    while (found := _started_by(leader, folder)) and time.monotonic() < deadline:
         for process in found:
             with suppress(psutil.Error):
                 process.kill()
-        _wait_for_the_end(found)
+        time.sleep(0.002)
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
 
-def _wait_for_the_end(killed: Sequence[psutil.Process], seconds: float = 0.5) -> None:
-    """Until none of them runs any more. What is left of one stays as long as its parent stands still: nobody waits for
-    that."""
-    deadline = time.monotonic() + seconds
-    while any(map(_runs, killed)) and time.monotonic() < deadline:
-        time.sleep(0.002)
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
-
-
-def _descendants(leader: int) -> list[psutil.Process]:
-    try:
-        return [process for process in psutil.Process(leader).children(recursive=True) if _runs(process)]
-    except psutil.Error:
-        return []
-
-
-def _workers_in(folder: str) -> list[psutil.Process]:
-    """Processes whose current folder this is: one that lost its parent is found by where it began."""
+def _started_by(leader: int, folder: str) -> list[psutil.Process]:
+    """What runs and descends from `leader`, or works in `folder`: one that lost its parent is found by where it began.
+    What is left of one that was killed stays as long as its parent stands still, and does not count."""
     found = []
+    with suppress(psutil.Error):
+        found += psutil.Process(leader).children(recursive=True)
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and os.path.samefile(process.cwd(), folder):
+            if process.pid not in (leader, os.getpid()) and os.path.samefile(process.cwd(), folder):
                 found.append(process)
-    return found
+    return [process for process in found if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]

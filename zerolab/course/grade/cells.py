@@ -10,14 +10,13 @@ nbgrader can assign, collect and grade what is made here, and is not needed for 
 from __future__ import annotations
 
 import hashlib
-import json
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from zerolab.errors import InputError
 
 if TYPE_CHECKING:
-    # To import it takes two seconds, since it brings a grammar of web addresses.
     from nbformat import NotebookNode
 
 BEGIN, END = "BEGIN SOLUTION", "END SOLUTION"
@@ -53,47 +52,12 @@ def is_locked(cell: NotebookNode) -> bool:
     return is_check(cell) or (bool(role(cell).get("locked")) and not is_answer(cell))
 
 
-class Node(dict[str, Any]):
-    """An object of a notebook's JSON, whose keys are attributes, as those of nbformat's own."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-
-def read_cells(path: Path) -> NotebookNode:
-    """The notebook in a file for whoever looks at its cells alone, or an InputError. What is no plain notebook of
-    format 4, nbformat reads or refuses."""
-    try:
-        notebook = json.loads(path.read_text(encoding="utf-8"), object_hook=Node)
-        plain = is_node(notebook) and notebook.nbformat == 4 and all(is_plain(cell) for cell in notebook.cells)
-    except Exception:  # such as a file that is not there, no JSON, or a notebook without cells
-        plain = False
-    if not plain:
-        return read_notebook(path)
-    for cell in notebook.cells:
-        cell["source"] = "".join(cell.source)
-    return cast("NotebookNode", notebook)
-
-
-def is_node(value: Any) -> bool:
-    return isinstance(value, Node) and isinstance(value.get("metadata"), Node)
-
-
-def is_plain(cell: Any) -> bool:
-    """Whether a cell has a kind and a text; the latter may be a list of lines."""
-    if not is_node(cell) or cell.get("cell_type") not in ("code", "markdown", "raw"):
-        return False
-    lines = [cell.source] if isinstance(cell.source, str) else cell.source
-    return isinstance(lines, list) and all(isinstance(line, str) for line in lines)
-
-
 def read_notebook(path: Path) -> NotebookNode:
     """The notebook in a file, whole and valid, or an InputError that says what is wrong with it."""
     if not path.is_file():
         raise InputError(f"there is no file {path}; name a notebook, such as exercises/01_ring_collectives.ipynb")
+    # A grammar of web addresses, which no notebook asks for, and which takes seconds to parse.
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
     import nbformat
 
     try:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from zerolab.course.exercises import exercises_of
-from zerolab.course.grade.needs import mend_first, mentions, sources_beside, uses
+from zerolab.course.grade.needs import globals_by_name, mend_first, sources_beside, uses
 from zerolab.course.grade.runner import observe_function
 from zerolab.course.judge.bounds import offence
 from zerolab.course.judge.case import Observation, plural
@@ -111,7 +111,7 @@ def next_hint(exercise: Exercise, claim: str, failed: dict[str, Failed]) -> str:
 
 def first_fault(name: str, fn: Callable[..., Any], earlier: Sequence[Exercise], seed: int) -> str | None:
     """The first earlier exercise whose answer `fn` uses, and which does not hold."""
-    used = uses(name, mentions(sources_beside(fn)))
+    used = uses(name, globals_by_name(sources_beside(fn)))
     names = getattr(fn, "__globals__", {})
     for exercise in earlier:
         answer = names.get(exercise.name) if exercise.name in used else None

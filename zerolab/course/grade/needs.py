@@ -2,53 +2,51 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
+import symtable
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
 from zerolab.course.judge.verdict import Finding
 
-Mentions = dict[str, set[str]]
-"""The names in the source of each function or class."""
 
-
-def mentions(sources: Iterable[str]) -> Mentions:
-    """What the functions in `sources` mention; a source that is not Python has none. Nothing is run."""
-    found: Mentions = {}
-    for source in sources:
-        try:
-            tree = ast.parse(textwrap.dedent(source))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        for node in tree.body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                found[node.name] = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
-    return found
-
-
-def sources_beside(fn: Callable[..., Any]) -> list[str]:
+def sources_beside(fn: Callable[..., Any]) -> Iterator[str]:
     """The sources of the functions that were defined where `fn` was, such as in a notebook's cells."""
     names: dict[str, Any] = getattr(fn, "__globals__", {})
-    found = []
     for value in [*names.values(), fn]:
         if isinstance(value, FunctionType) and value.__globals__ is names:
-            try:
-                found.append(inspect.getsource(value))
-            except (OSError, TypeError):
-                continue
+            with suppress(OSError, TypeError):
+                yield textwrap.dedent(inspect.getsource(value))
+
+
+def globals_by_name(sources: Iterable[str]) -> dict[str, set[str]]:
+    """The globals that each function or class in `sources` reads; a source that is not Python has none. Nothing is
+    run."""
+    found: dict[str, set[str]] = {}
+    for source in sources:
+        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            for part in symtable.symtable(source, "<answer>", "exec").get_children():
+                found[part.get_name()] = set(globals_in(part))
     return found
 
 
-def uses(name: str, mentioned: Mentions) -> set[str]:
-    """The functions that `name` mentions, those that they mention, and so on."""
+def globals_in(part: symtable.SymbolTable) -> Iterator[str]:
+    """The globals that a part of a program reads; one that it assigns to, or is given, is its own."""
+    yield from (symbol.get_name() for symbol in part.get_symbols() if symbol.is_global() and symbol.is_referenced())
+    for inner in part.get_children():
+        yield from globals_in(inner)
+
+
+def uses(name: str, read: Mapping[str, set[str]]) -> set[str]:
+    """The functions that `name` reads, those that they read, and so on."""
     found: set[str] = set()
     ahead = [name]
     while ahead:
-        new = mentioned.get(ahead.pop(), set()) & mentioned.keys() - found
+        new = read.get(ahead.pop(), set()) & read.keys() - found
         found |= new
         ahead += new
     return found - {name}
@@ -56,12 +54,11 @@ def uses(name: str, mentioned: Mentions) -> set[str]:
 
 def mend_first(findings: Sequence[Finding], cause: str) -> list[Finding]:
     """Findings that fail, with a hint that sends to the earlier answer `cause`."""
-    return [replace(finding, hint=redirected(finding.hint, cause)) if finding.hint else finding for finding in findings]
-
-
-def redirected(hint: str, cause: str) -> str:
     first = f"mend {cause} first, which it uses"
-    # These speak of the earlier answer, not of this one.
-    if hint.startswith("not written yet") or f"'{cause}' is not defined" in hint:
-        return first
-    return f"{first}, then this: {hint}"
+
+    def redirected(hint: str) -> str:
+        # These speak of the earlier answer, not of this one.
+        of_cause = hint.startswith("not written yet") or f"'{cause}' is not defined" in hint
+        return first if of_cause else f"{first}, then this: {hint}"
+
+    return [replace(finding, hint=redirected(finding.hint)) if finding.hint else finding for finding in findings]

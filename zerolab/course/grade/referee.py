@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from zerolab.course.exercises import exercises_of
 from zerolab.course.grade.cage import Limits
 from zerolab.course.grade.doubt import hold_limits, hold_model, in_doubt
-from zerolab.course.grade.needs import mend_first, mentions, uses
-from zerolab.course.grade.progress import Watch
+from zerolab.course.grade.needs import globals_by_name, mend_first, uses
 from zerolab.course.grade.runner import observe_apart
 from zerolab.course.grade.submission import Submission
 from zerolab.course.grade.worker import Cells
 from zerolab.course.judge.case import Observation, Trouble
 from zerolab.course.judge.verdict import Finding, judge
+
+Watch = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -40,20 +41,20 @@ class Verdict:
 
 
 def grade(
-    submission: Submission, seed: int, limits: Limits | None = None, watch: Watch = lambda name, done: None
+    submission: Submission, seed: int, limits: Limits | None = None, watch: Watch = lambda name: None
 ) -> list[Verdict]:
-    """A verdict for each exercise, in order. `watch` is told which one runs and how many are done. Raises a RankError
+    """A verdict for each exercise, in order. `watch` is told which one runs. Raises a RankError
     where the machine does not let a right answer run."""
     limits = limits or Limits()
     hold_limits(limits.memory_mb)
-    mentioned = mentions(step.source for step in submission.steps)
+    read = globals_by_name(step.source for step in submission.steps)
     verdicts: list[Verdict] = []
     # What ends its process, or spoils it, is not the others' fault: it is left out of theirs.
     left_out: set[str] = set()
     for at, step in enumerate(submission.steps):
         if not step.graded:
             continue
-        watch(step.name, len(verdicts))
+        watch(step.name)
         steps = [one for one in submission.steps[: at + 1] if one.name not in left_out]
         cells = [(one.name, one.source, one.graded) for one in steps]
         exercise = exercises_of(submission.lesson)[step.name]
@@ -72,7 +73,7 @@ def grade(
             shown = [Observation(trouble=shown)] if isinstance(shown, Trouble) else shown
             hold_model(step.name, judge(exercise, cases, shown), shown)
         findings = judge(exercise, cases, seen)
-        used = uses(step.name, mentioned)
+        used = uses(step.name, read)
         if causes := [earlier.name for earlier in verdicts if earlier.name in used and not earlier.passed]:
             findings = mend_first(findings, causes[0])
         verdicts.append(Verdict(step.name, step.points, tuple(findings)))

@@ -5,19 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zerolab.apps.cli import ending
 from zerolab.course.grade.cage import Limits
-from zerolab.course.grade.progress import Watch, progress
-from zerolab.course.grade.referee import grade
+from zerolab.course.grade.referee import Watch, grade
 from zerolab.course.grade.report import Graded, as_json, as_markdown, text_of, totals
 from zerolab.course.grade.submission import Submission, find_notebooks, read_submission
 from zerolab.course.judge.case import legible
 from zerolab.errors import DiskError, InputError, ZerolabError
 from zerolab.ranks.folders import reason
 from zerolab.train.outputs import write_output
+from zerolab.train.progress import Bar
 
 
 def grade_files(options: argparse.Namespace, limits: Limits) -> int:
@@ -31,9 +33,8 @@ def grade_files(options: argparse.Namespace, limits: Limits) -> int:
         results: list[Graded] = []
         with progress(sum(step.graded for _, submission in submissions for step in submission.steps)) as watch:
             for path, submission in submissions:
-                before = sum(len(result.verdicts) for result in results)
                 try:
-                    verdicts = grade(submission, seed, limits, from_there(watch, before))
+                    verdicts = grade(submission, seed, limits, watch)
                 except (ZerolabError, OSError) as error:
                     if not results:
                         raise
@@ -87,6 +88,18 @@ def read_all(paths: Sequence[Path], source: Path | None) -> tuple[list[tuple[Pat
     return submissions, refused
 
 
-def from_there(watch: Watch, before: int) -> Watch:
-    """A watch for a file that comes after `before` exercises of other files."""
-    return lambda name, done: watch(name, before + done)
+@contextmanager
+def progress(exercises: int) -> Iterator[Watch]:
+    """While the block runs, how far it is, on standard error: a bar where that is a terminal, one plain line elsewhere.
+    Yields what to call with each exercise as it begins."""
+    shape = "{desc} |{bar}| {n_fmt} of {total_fmt}"
+    with Bar(desc="starting", total=exercises, bar_format=shape, file=sys.stderr, leave=False, disable=None) as bar:
+        if bar.disable:
+            with suppress(OSError):
+                print(f"zerolab grade: running {exercises} exercises", file=sys.stderr, flush=True)
+
+        def watch(name: str) -> None:
+            bar.update(bar.desc != "starting")
+            bar.set_description_str(name)
+
+        yield watch

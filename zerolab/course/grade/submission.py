@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerolab.course.exercises import LESSONS
-from zerolab.course.grade.cells import checksum, data_of, grade_id, is_answer, is_check, is_locked, read_cells, role
+from zerolab.course.grade.cells import checksum, data_of, grade_id, is_answer, is_check, is_locked, read_notebook, role
 from zerolab.course.judge.bounds import offence
 from zerolab.errors import InputError
 
@@ -57,7 +57,7 @@ def find_notebooks(places: Sequence[Path]) -> list[Path]:
 def is_ours(path: Path) -> bool:
     """Whether a file in a folder is to be graded: an exercise of the course, or one that may be and cannot be read."""
     try:
-        return lesson_of(read_cells(path), path) in LESSONS
+        return lesson_of(read_notebook(path), path) in LESSONS
     except InputError:
         return True
 
@@ -69,13 +69,13 @@ def lesson_of(notebook: NotebookNode, path: Path) -> str:
 
 def read_submission(path: Path, source: Path | None = None) -> Submission:
     """Read a learner's notebook, and its source from `source` or from where the course keeps it."""
-    handed_in = read_cells(path)
+    handed_in = read_notebook(path)
     lesson = lesson_of(handed_in, path)
     if lesson not in LESSONS:
         raise InputError(
             f"{path} is no exercise of the course; name one, such as exercises/{next(iter(LESSONS))}.ipynb"
         )
-    return compare(handed_in, read_cells(source or find_source(path, lesson)), lesson)
+    return compare(handed_in, read_notebook(source or find_source(path, lesson)), lesson)
 
 
 def find_source(path: Path, lesson: str) -> Path:
