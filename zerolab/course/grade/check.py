@@ -77,7 +77,7 @@ def run_check(
         print(f"      what it printed in the case that does not hold\n{textwrap.indent(printed, '      ')}")
     if not all(finding.holds for finding in findings):
         if cause := first_fault(exercise.name, fn, earlier, seed):
-            findings = mend_first(findings, cause)
+            findings = mend_first(findings, [cause])
         first = next((finding for finding in findings if finding.hint), UNSEEN)
         began = not cause and not first.hint.startswith("not written yet")
         further = next_hint(exercise, first.text, failed) if began and failed is not None else ""

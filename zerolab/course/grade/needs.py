@@ -52,13 +52,13 @@ def uses(name: str, read: Mapping[str, set[str]]) -> set[str]:
     return found - {name}
 
 
-def mend_first(findings: Sequence[Finding], cause: str) -> list[Finding]:
-    """Findings that fail, with a hint that sends to the earlier answer `cause`."""
-    first = f"mend {cause} first, which it uses"
+def mend_first(findings: Sequence[Finding], causes: Sequence[str]) -> list[Finding]:
+    """Findings that fail, with a hint that sends to the first of the earlier answers `causes`."""
+    first = f"mend {causes[0]} first, which it uses"
 
     def redirected(hint: str) -> str:
-        # These speak of the earlier answer, not of this one.
-        of_cause = hint.startswith("not written yet") or f"'{cause}' is not defined" in hint
-        return first if of_cause else f"{first}, then this: {hint}"
+        # These speak of an earlier answer, not of this one.
+        of_causes = ("not written yet", *(f"'{cause}' is not defined" for cause in causes))
+        return first if any(said in hint for said in of_causes) else f"{first}, then this: {hint}"
 
     return [replace(finding, hint=redirected(finding.hint)) if finding.hint else finding for finding in findings]

@@ -75,6 +75,6 @@ def grade(
         findings = judge(exercise, cases, seen)
         used = uses(step.name, read)
         if causes := [earlier.name for earlier in verdicts if earlier.name in used and not earlier.passed]:
-            findings = mend_first(findings, causes[0])
+            findings = mend_first(findings, causes)
         verdicts.append(Verdict(step.name, step.points, tuple(findings)))
     return verdicts
