@@ -466,9 +466,9 @@ def test_what_is_returned_twice_does_not_make_up_for_what_is_kept() -> None:
 def test_a_clock_that_ran_out_while_others_computed_is_wound_again(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[float] = []
 
-    def once(exercise, fn, case, seconds, ours):  # type: ignore[no-untyped-def]
+    def once(exercise, packed, case, calls, seconds, ours):  # type: ignore[no-untyped-def]
         tried.append(seconds)
-        return Observation(trouble=Trouble("TimeOut", "")) if len(tried) == 1 else Observation()
+        return [Observation(trouble=Trouble("TimeOut", "")) if len(tried) == 1 else Observation()]
 
     monkeypatch.setattr(observe, "observe_once", once)
     exercise = LESSONS[LESSON][0]

@@ -14,6 +14,7 @@ from zerolab.course.judge import bounds
 from zerolab.course.judge.bounds import OffLimits, offence
 from zerolab.course.judge.observe import on_rank
 from zerolab.ranks import launch
+from zerolab.ranks.pickling import pack_function
 
 LESSON = "01_ring_collectives"
 GATHER = """
@@ -184,13 +185,12 @@ def test_a_group_that_an_answer_makes_is_watched_as_the_whole_is() -> None:
     args = [(torch.ones(4),) for _ in range(2)]
     records = launch(
         on_rank,
-        names["in_a_group"],
+        pack_function(names["in_a_group"], (), {}),
         [args],
         calling,
         False,
         False,
         None,
-        "",
         ranks=2,
         world="lockstep",
         collectives="ring",

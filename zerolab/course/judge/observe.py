@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import json
 import re
-import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any, TypeVar
+from itertools import islice
+from typing import Any
 
 import torch
 
@@ -34,7 +34,7 @@ from zerolab.course.judge.promise import Promised, promised
 from zerolab.errors import InputError, RankError
 from zerolab.memory import Tracker
 from zerolab.ranks import RankFailure, launch
-from zerolab.ranks.pickling import dumps, loads
+from zerolab.ranks.pickling import loads, pack_function
 from zerolab.ranks.printing import format_ranked
 
 CASE_SECONDS = 4.0
@@ -50,10 +50,6 @@ class Notes(WrappedTransport):
         super().__init__(inner)
         self.sent: list[tuple[int, int]] = []
         self.dtypes: set[str] = set()
-
-    def clear(self) -> None:
-        self.sent.clear()
-        self.dtypes.clear()
 
     def isend(self, tensor: torch.Tensor, dst: int, tag: int = 0) -> Request:
         self.sent.append((dst, tensor.nbytes))
@@ -90,25 +86,24 @@ def noted(comm: Collectives, calls: list[Call]) -> Collectives:
 
 def on_rank(
     comm: Collectives,
-    fn: Callable[..., Any],
+    packed: bytes,
     calls: Sequence[list[tuple[Any, ...]]],
-    run: Callable[..., Any],
+    run: Run,
     memory: bool,
     ours: bool,
     promise: Any,
-    progress: str,
 ) -> list[dict[str, Any]]:
-    """One rank's part in calls that come one after the other, with so many ranks' arguments: `run` calls `fn`, and what
-    it does is noted."""
+    """One rank's part in calls that come one after the other, with so many ranks' arguments: `run` calls the function,
+    and what it does is noted."""
     if not ours:
         watch_process()
+    fn, _, _ = loads(packed)
     issued: list[Call] = []
     comm.transport = notes = Notes(comm.transport)
     comm = noted(comm, issued)
     records: list[dict[str, Any]] = []
     values = []
     for args in calls:
-        PROGRESS[progress] = len(records)
         mine = args[comm.rank]
         asked = fn if promise is None else Promised(fn, promise)
         value, peak, left, late = measured(run, asked, comm, mine) if memory else (run(asked, comm, *mine), 0, 0, 0)
@@ -125,15 +120,11 @@ def on_rank(
         )
         records.append(record_to_json(record))
         values.append(value)
-        notes.clear()
-        issued.clear()
-    for noted_one, value in zip(records[:-1], values, strict=False):
-        noted_one["spoilt"] = json.dumps(encode(value)) != json.dumps(noted_one["value"])
+        for past in (notes.sent, notes.dtypes, issued):
+            past.clear()
+    for value, before, after in zip(values, records, records[1:], strict=False):
+        after["spoilt"] = json.dumps(encode(value)) != json.dumps(before["value"])
     return records
-
-
-PROGRESS: dict[str, int] = {}
-"""How many calls of a series in lockstep have come to their end, by its name."""
 
 
 def measured(run: Run, fn: Callable[..., Any], comm: Collectives, mine: tuple[Any, ...]) -> tuple[Any, int, int, int]:
@@ -188,22 +179,57 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 def observe(exercise: Exercise, fn: Callable[..., Any], case: Case, ours: bool = False) -> Observation:
     """Run `fn` as the case says; every error of the learner's code becomes the observation's trouble. A program of
     `ours` is not watched."""
-    warm_up()
-    return patiently(case, lambda seconds: observe_once(exercise, fn, case, seconds, ours))
+    return next(observe_all(exercise, fn, [case], ours))
 
 
-Seen = TypeVar("Seen", Observation, list[Observation] | tuple[int, Observation])
-
-
-def patiently(case: Case, look: Callable[[float], Seen], least: float = CASE_SECONDS) -> Seen:
-    """What `look` sees in so many seconds, or in four times as many where the clock ran out while others had the
-    processor: that says nothing of an answer."""
+def observe_calls(
+    exercise: Exercise, packed: bytes, case: Case, calls: Sequence[list[tuple[Any, ...]]], ours: bool
+) -> list[Observation]:
+    """What came of calls one after the other in the world of `case`, or the trouble that they met, alone. In lockstep
+    they have so many seconds, or four times as many where the clock ran out while others had the processor: that says
+    nothing of an answer."""
+    lockstep = case.world == "lockstep"
+    seconds = CASE_SECONDS + 0.5 * (len(calls) - 1) if lockstep else STARTED_SECONDS
     begin = time.process_time()
-    seen = look(least)
-    last = seen if isinstance(seen, Observation) else seen[-1]
-    idle = time.process_time() - begin < 0.75 * least
-    late = isinstance(last, Observation) and last.trouble and last.trouble.kind == "TimeOut"
-    return look(4 * least) if late and idle and case.world == "lockstep" else seen
+    seen = observe_once(exercise, packed, case, calls, seconds, ours)
+    late = seen[-1].trouble is not None and seen[-1].trouble.kind == "TimeOut"
+    if late and lockstep and time.process_time() - begin < 0.75 * seconds:
+        return observe_once(exercise, packed, case, calls, 4 * seconds, ours)
+    return seen
+
+
+def observe_once(
+    exercise: Exercise,
+    packed: bytes,
+    case: Case,
+    calls: Sequence[list[tuple[Any, ...]]],
+    seconds: float,
+    ours: bool,
+) -> list[Observation]:
+    try:
+        records = launch(
+            on_rank,
+            packed,
+            calls,
+            exercise.run,
+            exercise.memory and case.world == "lockstep" and len(calls) == 1,
+            ours,
+            promised(exercise.answer),
+            ranks=len(calls[0]),
+            world=case.world,
+            timeout=seconds,
+            device="cpu",
+            collectives="ring",
+            link=case.link,
+            prints="quiet",
+        )
+    except (RankError, InputError) as error:
+        return [Observation(trouble=trouble_of(error), printed=shown(getattr(error, "printed", [])))]
+    printed = shown(records.printed)
+    return [
+        Observation([record_from_json(record) for record in of_ranks], seconds=records.seconds, printed=printed)
+        for of_ranks in zip(*records, strict=True)
+    ]
 
 
 @cache
@@ -217,91 +243,34 @@ def warm_up() -> None:
     gc.freeze()
 
 
-class Packed:
-    """A function that is packed for ranks once: an exercise's cases are many. A rank unpacks the function itself."""
-
-    def __init__(self, fn: Any) -> None:
-        self.packed = dumps(fn)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return loads, (self.packed,)
-
-
-def packed_once(fn: Callable[..., Any]) -> Any:
-    """The function packed, or itself where it cannot be: `launch` says why."""
-    try:
-        return Packed(fn)
-    except Exception:
-        return fn
-
-
-def observe_once(
-    exercise: Exercise, fn: Callable[..., Any], case: Case, seconds: float, ours: bool = False
-) -> Observation:
-    """Run `fn` on a case, in lockstep for so many seconds at most."""
-    seen = observe_calls(exercise, fn, case, [case.args], seconds, ours)
-    return seen[0] if isinstance(seen, list) else seen[1]
-
-
-def observe_calls(
-    exercise: Exercise,
-    fn: Callable[..., Any],
-    case: Case,
-    calls: Sequence[list[tuple[Any, ...]]],
-    seconds: float,
-    ours: bool = False,
-) -> list[Observation] | tuple[int, Observation]:
-    """What came of calls one after the other in the world of `case`; or the first that met trouble, and the trouble."""
-    progress = secrets.token_hex(8)
-    try:
-        records = launch(
-            on_rank,
-            fn,
-            calls,
-            exercise.run,
-            exercise.memory and case.world == "lockstep" and len(calls) == 1,
-            ours,
-            promised(exercise.answer),
-            progress,
-            ranks=len(calls[0]),
-            world=case.world,
-            timeout=seconds if case.world == "lockstep" else STARTED_SECONDS,
-            device="cpu",
-            collectives="ring",
-            link=case.link,
-            prints="quiet",
-        )
-    except (RankError, InputError) as error:
-        trouble = Observation(trouble=trouble_of(error), printed=shown(getattr(error, "printed", [])))
-        return PROGRESS.pop(progress, 0), trouble
-    PROGRESS.pop(progress, None)
-    printed = shown(records.printed)
-    return [
-        Observation([record_from_json(record) for record in of_ranks], seconds=records.seconds, printed=printed)
-        for of_ranks in zip(*records, strict=True)
-    ]
-
-
 def shown(printed: Sequence[str]) -> str:
     """What ranks printed, with the rank before each line if several did."""
     return legible(format_ranked([legible(text) for text in printed]))
 
 
-def observe_all(exercise: Exercise, fn: Callable[..., Any], cases: Sequence[Case]) -> Iterator[Observation]:
+def observe_all(
+    exercise: Exercise, fn: Callable[..., Any], cases: Sequence[Case], ours: bool = False
+) -> Iterator[Observation]:
     """What came of the cases, in order, up to the first that ends in trouble."""
-    fn = packed_once(fn)
+    warm_up()
+    try:
+        # Once: an exercise's cases are many.
+        packed = pack_function(fn, (), {})
+    except InputError as error:
+        yield Observation(trouble=trouble_of(error))
+        return
     for series in in_series(cases):
-        found = observe_series(exercise, fn, series) if series[0].before else [observe(exercise, fn, series[0])]
-        yield from found
-        if found[-1].trouble:
-            return
+        for seen in observe_series(exercise, packed, series, ours):
+            yield seen
+            if seen.trouble:
+                return
 
 
 def in_series(cases: Sequence[Case]) -> Iterator[list[Case]]:
     """Cases by themselves, and those that come one after the other together."""
     series: list[Case] = []
     for case in cases:
-        if series and (case.before is None or case.before is not (series[-1].itself or series[-1])):
+        if series and (case.before is None or case.before is not series[-1].itself):
             yield series
             series = []
         series.append(case)
@@ -309,29 +278,26 @@ def in_series(cases: Sequence[Case]) -> Iterator[list[Case]]:
         yield series
 
 
-def observe_series(exercise: Exercise, fn: Callable[..., Any], series: Sequence[Case]) -> list[Observation]:
-    """What came of cases one after the other, in one process, after that before the first; a plain function makes all
-    ranks' calls there."""
-    plain = exercise.run is alone
-    all_cases = [case for case in (series[0].before, *series) if case]
-    calls = [[args] for case in all_cases for args in case.args] if plain else [case.args for case in all_cases]
-    lengths = [case.ranks if plain else 1 for case in all_cases]
-    seen = patiently(
-        series[0],
-        lambda seconds: observe_calls(exercise, fn, series[0], calls, seconds),
-        CASE_SECONDS + 0.5 * len(calls),
-    )
-    if isinstance(seen, tuple):
-        at = next(place for place in range(len(lengths)) if sum(lengths[: place + 1]) > seen[0])
-        at = max(at, 1)
-        return [*(observe_series(exercise, fn, series[: at - 1]) if at > 1 else []), seen[1]]
-    found = iter(seen)
-    together = [[next(found) for _ in range(length)] for length in lengths]
-    came = [replace(those[0], records=[record for one in those for record in one.records]) for those in together]
-    # What becomes of the first call's result is seen with the second.
-    if any(record.spoilt for record in came[0].records):
-        came[1] = replace(came[1], records=[replace(record, spoilt=True) for record in came[1].records])
-    return came[1:]
+def observe_series(
+    exercise: Exercise, packed: bytes, series: Sequence[Case], ours: bool = False
+) -> Iterator[Observation]:
+    """What came of cases one after the other, in one process, after that before the first, if there is one. Where they
+    meet trouble, each comes after the one before it alone, so that it shows whose it is."""
+    together = [case for case in (series[0].before, *series) if case]
+    # Ranks of a plain function know nothing of each other, so that one may make the calls of all.
+    plain = exercise.run is alone and len(together) > 1
+    calls = [[args] for case in together for args in case.args] if plain else [case.args for case in together]
+    seen = observe_calls(exercise, packed, series[0], calls, ours)
+    if seen[-1].trouble:
+        for case in series[:-1]:
+            yield from observe_series(exercise, packed, [case])
+        yield seen[-1]
+    elif len(together) == 1:
+        yield seen[-1]
+    else:
+        records = (record for one in seen for record in one.records)
+        came = [replace(seen[-1], records=[*islice(records, case.ranks)]) for case in together]
+        yield from came[-len(series) :]
 
 
 def trouble_of(error: BaseException) -> Trouble:
