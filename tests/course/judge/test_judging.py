@@ -15,7 +15,7 @@ from zerolab.course.judge.claims import each_rank, most, never
 from zerolab.course.judge.exercise import Claim, Exercise, alone
 from zerolab.course.judge.model import Gives, program, read_mistakes
 from zerolab.course.judge.observe import observe_all
-from zerolab.course.judge.promise import keeps
+from zerolab.course.judge.promise import in_words, keeps
 from zerolab.course.judge.same import alike
 from zerolab.course.judge.verdict import judge
 
@@ -114,6 +114,22 @@ def test_what_is_promised_is_what_the_head_says() -> None:
     assert keeps(None, int | None) and not keeps(None, int) and keeps({"a": 1}, dict[str, int])
     assert not keeps({"a": 1.0}, dict[str, int]) and keeps([(1, [2])], list[tuple[int, list]])
     assert not keeps(torch.zeros(()), float) and keeps(torch.zeros(()), torch.Tensor)
+
+
+@pytest.mark.parametrize(
+    ("promise", "words"),
+    [
+        (tuple[int, str], "a tuple of a whole number and a text"),
+        (tuple[int, list[str], float], "a tuple of a whole number, a list of texts and a number"),
+        (list[tuple[int, int, int]], "a list of tuples of 3 whole numbers"),
+        (tuple[torch.Tensor, torch.Tensor] | None, "a tuple of 2 tensors or nothing"),
+        (dict[str, int], "a dict from texts to whole numbers"),
+        (list, "a list"),
+        (bool, "True or False"),
+    ],
+)
+def test_what_is_promised_is_said_in_words(promise: Any, words: str) -> None:
+    assert in_words(promise) == words
 
 
 def test_a_claim_about_each_rank_speaks_of_the_first_that_fails() -> None:
