@@ -17,7 +17,7 @@ from cover import NIGHTLY
 
 from zerolab.course import generate, notebooks
 from zerolab.course.exercises import LESSONS
-from zerolab.course.grade import CheckFailed, cells, checks, cli
+from zerolab.course.grade import CheckFailed, cells, check, checks, cli, runner
 from zerolab.course.grade.cells import (
     grade_id,
     is_answer,
@@ -33,6 +33,7 @@ from zerolab.course.grade.report import Graded, as_json, as_markdown
 from zerolab.course.grade.run import progress
 from zerolab.course.grade.submission import Submission, compare, find_notebooks, read_submission
 from zerolab.course.judge import observe
+from zerolab.course.judge.bounds import NOT_WRITTEN, offence
 from zerolab.course.judge.case import (
     Case,
     Observation,
@@ -447,9 +448,62 @@ def test_a_claim_with_hints_of_its_own_gives_those() -> None:
     exercise = Exercise("any", lambda rng: [], claims, hints=("First.", "Second."))
     failed: dict[str, Failed] = {}
     said = [next_hint(exercise, claim, failed) for claim in ("it is fast", "it is fast", "it is right", "it is right")]
-    assert said == ["", "\nHint 1 of 2: First.", "", "\nHint 1 of 1: Of its own."]
+    assert said == ["", "\nHint 1 of 2: First.", "", "\nHint 1 of 3: Of its own."]
+    assert next_hint(exercise, "it is right", failed) == "\nHint 2 of 3: First."
     assert next_hint(exercise, "it is fast", failed) == ""
     assert next_hint(exercise, "it is fast", failed) == "\nHint 2 of 2: Second.", "counted apart"
+
+
+AGAIN = [
+    (lesson, exercise, claim.text)
+    for lesson in ("07_offloading", "07b_when_it_pays")
+    for exercise in LESSONS[lesson]
+    for claim in (*exercise.claims, *exercise.scores)
+]
+
+
+@pytest.mark.parametrize(("lesson", "exercise", "claim"), AGAIN)
+def test_whoever_fails_in_the_same_way_again_gets_one_more_hint(
+    lesson: str, exercise: Exercise, claim: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "examine", lambda *args: [Finding(claim, False, "it is wrong")])
+    mine, said = checks(lesson), []
+    for _ in range(3):
+        with pytest.raises(CheckFailed) as caught:
+            getattr(mine, exercise.name)(good_bytes)
+        said.append(str(caught.value).partition("it is wrong")[2])
+    assert said[0] == "" and said[1].startswith("\nHint 1 of ") and said[2].startswith("\nHint ") and said[2] != said[1]
+
+
+def unwritten(numel: int, itemsize: int, ranks: int, rank: int) -> int:
+    """The bytes that a rank sends."""
+    # YOUR CODE HERE
+    raise NotImplementedError()
+
+
+def test_what_is_not_written_yet_is_told_before_any_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "start_process", lambda *args: pytest.fail("a process was started"))
+    for _ in range(2):
+        with pytest.raises(CheckFailed) as caught:
+            checks(LESSON).ring_bytes(unwritten)
+        assert str(caught.value) == (
+            "ring_bytes does not hold yet: not written yet: put your code where it says YOUR CODE HERE"
+        )
+
+
+@pytest.mark.parametrize(
+    ("source", "blank"),
+    [
+        ("def f(x):\n    'It is due.'\n    # YOUR CODE HERE\n    raise NotImplementedError()", True),
+        ("class f:\n    def a(self):\n        return 1\n    def b(self):\n        raise NotImplementedError", True),
+        ("def f(x):\n    return x\n    raise NotImplementedError()", False),
+        ("def f(x):\n    if x: raise NotImplementedError()\n    return x", False),
+        ("class Base:\n    def a(self): raise NotImplementedError()\nclass f(Base):\n    pass", False),
+        ("def f(x):\n    raise ValueError()", False),
+    ],
+)
+def test_only_a_stub_is_not_written_yet(source: str, blank: bool) -> None:
+    assert offence(source, "f") == (NOT_WRITTEN if blank else None)
 
 
 def nothing_said(case: Case, seen: Observation) -> None:

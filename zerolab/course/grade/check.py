@@ -98,11 +98,12 @@ class Failed:
 
 
 def next_hint(exercise: Exercise, claim: str, failed: dict[str, Failed]) -> str:
-    """One more of the claim's or the exercise's hints if the claim that failed is the one that failed last; after the
-    last hint, that one again."""
+    """One more of the claim's own hints, and then of the exercise's others, if the claim that failed is the one that
+    failed last; after the last hint, that one again."""
     memory = failed.setdefault(exercise.name, Failed())
     again, memory.claim = claim == memory.claim, claim
-    hints = next((one.hints for one in exercise.claims if one.text == claim and one.hints), exercise.hints)
+    own = (hint for one in exercise.claims if one.text == claim for hint in one.hints)
+    hints = tuple(dict.fromkeys((*own, *exercise.hints)))
     if not again or not hints:
         return ""
     given = memory.given[hints] = min(memory.given[hints] + 1, len(hints))

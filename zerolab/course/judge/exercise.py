@@ -42,7 +42,7 @@ class Unbound(ABC):
 @dataclass(frozen=True)
 class Claim:
     """Something that must hold in every case. `test` returns a hint where it does not: what came out, what was due,
-    where to look; the judge puts the case in front. Its own `hints`, if it has some, are given in the place of the
+    where to look; the judge puts the case in front. Its own `hints`, if it has some, are given before the
     exercise's."""
 
     text: str
