@@ -104,8 +104,8 @@ def test_ranks_are_held_to_the_models_and_a_mistake_has_to_give_what_all_gave() 
     )
     said = claim.hint(ROWS, seen(total, own[1]))
     assert said == "rank 1 returned a tensor with 2 of 2 values wrong: add up"
-    wider = Claim("sum", Gives(dtype="keep the dtype")).test.bound(SUMS)  # type: ignore[union-attr]
-    assert (wider.hint(ROWS, seen(total.double(), total.double()), ()) or "").endswith("keep the dtype")
+    wider = Gives(dtype="keep the dtype").bound(SUMS)
+    assert (wider.hint(ROWS, seen(total.double(), total.double())) or "").endswith("keep the dtype")
 
 
 def test_what_is_promised_is_what_the_head_says() -> None:

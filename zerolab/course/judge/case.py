@@ -137,12 +137,12 @@ def encode(value: Any) -> Any:
     """`value` as JSON data: tensors with dtype and shape, modules as the list of their parameters, plain data as it is,
     NumPy's numbers and arrays as plain data, all else by its type's name."""
     # Most of what there is to encode are the numbers of lists, one by one.
-    if type(value) is float or (type(value) is int and -LONG < value < LONG):
+    if value is None or type(value) in (bool, float) or (type(value) is int and value.bit_length() < 64):
         return value
     if isinstance(value, np.generic | np.ndarray) and value.size <= MOST_ELEMENTS:
         value = value.tolist()
     if isinstance(value, torch.nn.Module):
-        return [encode(parameter) for parameter in value.parameters()]
+        value = list(value.parameters())
     if isinstance(value, torch.Tensor):
         name = str(value.dtype).removeprefix("torch.")
         if name in DTYPES and value.numel() <= MOST_ELEMENTS:
@@ -150,8 +150,10 @@ def encode(value: Any) -> Any:
         return {"type": f"tensor of {value.numel()} {name}"}
     if isinstance(value, str):
         return legible(value)
-    if value is None or isinstance(value, bool | int | float):
-        return encode_number(value)
+    if isinstance(value, int) and value.bit_length() > MOST_CHARACTERS:  # more digits than Python writes
+        return {"type": f"int of {value.bit_length():,} bits"}
+    if isinstance(value, int | float):
+        return value
     if isinstance(value, tuple | list) and len(value) <= MOST_ELEMENTS:
         return [encode(item) for item in value]
     if isinstance(value, dict) and len(value) <= MOST_ELEMENTS and all(isinstance(key, str | int) for key in value):
@@ -159,67 +161,45 @@ def encode(value: Any) -> Any:
     return {"type": legible(value.type_name if isinstance(value, Other) else type(value).__name__)}
 
 
-LONG = 2**64
-
-
-def encode_number(value: Any) -> Any:
-    """A plain number as it is, whatever class of its own it has; one of more digits than Python writes, by its type."""
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > MOST_CHARACTERS:
-        return {"type": f"int of {value.bit_length():,} bits"}
-    return value
-
-
 def decode(data: Any) -> Any:
     """What `encode` made JSON of; tuples come back as lists."""
-    if not isinstance(data, (list, dict)):  # Most are numbers.
-        return data
     if isinstance(data, list):
         return [decode(item) for item in data]
-    if isinstance(data, dict) and "values" in data:
+    if not isinstance(data, dict):
+        return data
+    if "values" in data:
         return torch.tensor(data["values"], dtype=DTYPES[data["dtype"]]).reshape(data["shape"])
-    if isinstance(data, dict) and "keys" in data:
+    if "keys" in data:
         return dict(zip(data["keys"], map(decode, data["items"]), strict=True))
     return Other(str(data.get("type")))
 
 
 def record_to_json(record: Record) -> dict[str, Any]:
-    """A record as JSON data."""
-    return {
-        "value": encode(record.value),
-        "after": [encode(argument) for argument in record.after],
-        "sent": record.sent,
-        "calls": record.calls,
-        "peak": record.peak,
-        "left": record.left,
-        "late": record.late,
-        "dtypes": record.dtypes,
-        "unlike": record.unlike,
-        "spoilt": record.spoilt,
-    }
+    return {**vars(record), "value": encode(record.value), "after": [encode(argument) for argument in record.after]}
 
 
 def record_from_json(data: dict[str, Any]) -> Record:
-    """The record, with tensors again."""
-    sent = [(int(receiver), int(nbytes)) for receiver, nbytes in data["sent"]]
-    calls = [(str(name), int(numel)) for name, numel in data["calls"]]
-    peak, left, late = (int(data[name]) for name in ("peak", "left", "late"))
-    dtypes, unlike, spoilt = [str(name) for name in data["dtypes"]], legible(str(data["unlike"])), bool(data["spoilt"])
-    return Record(decode(data["value"]), decode(data["after"]), sent, calls, peak, left, late, dtypes, unlike, spoilt)
+    """The record, with tensors again. A stranger wrote it: everything in it is of the type that it should be."""
+    made: dict[str, Any] = {name: int(data[name]) for name in ("peak", "left", "late")}
+    return Record(
+        decode(data["value"]),
+        decode(data["after"]),
+        sent=[(int(receiver), int(nbytes)) for receiver, nbytes in data["sent"]],
+        calls=[(str(name), int(numel)) for name, numel in data["calls"]],
+        dtypes=[str(name) for name in data["dtypes"]],
+        unlike=legible(str(data["unlike"])),
+        spoilt=bool(data["spoilt"]),
+        **made,
+    )
 
 
 def observation_to_json(observation: Observation) -> dict[str, Any]:
-    """An observation as JSON data."""
     trouble = observation.trouble
-    return {
-        "records": list(map(record_to_json, observation.records)),
-        "trouble": vars(trouble) if trouble else None,
-        "seconds": observation.seconds,
-        "printed": observation.printed,
-    }
+    records = [record_to_json(record) for record in observation.records]
+    return {**vars(observation), "records": records, "trouble": vars(trouble) if trouble else None}
 
 
 def observation_from_json(data: dict[str, Any]) -> Observation:
-    """The observation, with tensors again."""
     trouble = Trouble(**data["trouble"]) if data["trouble"] else None
     records = [record_from_json(record) for record in data["records"]]
     return Observation(records, trouble, float(data["seconds"]), legible(str(data["printed"])))

@@ -4,13 +4,11 @@ is put in front of it by the judge."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import wraps
 from typing import Any
 
 import torch
 
-from zerolab.collectives import wire_bytes
 from zerolab.course.judge.case import Case, Observation, Record
 from zerolab.course.judge.exercise import Test
 from zerolab.course.judge.same import alike
@@ -38,18 +36,6 @@ def never(name: str, says: str) -> Test:
         return says.format(rank=rank, it=record.value[name]) if record.value[name] else None
 
     return test
-
-
-def part(name: str, test: Test) -> Test:
-    """`test` of one item of what the run noted."""
-    return lambda case, seen: test(case, only(seen, name))
-
-
-def only(seen: Observation, *places: Any) -> Observation:
-    """What was seen, with an item of each rank's value in the place of the value, or an item of that item."""
-    for place in places:
-        seen = replace(seen, records=[replace(record, value=record.value[place]) for record in seen.records])
-    return seen
 
 
 # What many hold an answer to.
@@ -113,11 +99,6 @@ def calls_are(wanted: Callable[[Case, int], Calls], look: str) -> Test:
 
 def call(of: tuple[str, int]) -> str:
     return f"{of[0]} of {of[1]:,} elements"
-
-
-def ring_bytes(calls: Calls, itemsize: int, ranks: int, rank: int) -> int:
-    """Bytes that a rank sends for these calls in a ring."""
-    return sum(wire_bytes(name, numel, itemsize, ranks, rank) for name, numel in calls)
 
 
 # What a scoreboard measures, and a target.

@@ -7,8 +7,6 @@ from random import Random
 
 import torch
 
-from zerolab.course.judge.case import plural
-
 
 def whole_numbers(rng: Random, numel: int, dtype: torch.dtype = torch.float32, most: int = 999) -> torch.Tensor:
     """A 1-D tensor of whole numbers from 1 to `most`."""
@@ -47,9 +45,3 @@ def sizes(rng: Random) -> Iterator[tuple[int, int, str]]:
     # Fewer elements than ranks: the last rank's chunk is empty.
     yield 4, 3, "lockstep"
     yield 3, 3 * rng.randint(3, 9) + rng.randint(1, 2), "processes"
-
-
-def about(ranks: int, numel: int, what: str = "") -> str:
-    """Such as "on 3 ranks, 10 elements (the ranks do not divide them)"."""
-    uneven = " (the ranks do not divide them)" if numel % ranks else ""
-    return f"on {plural(ranks, 'rank')}, {what or plural(numel, 'element')}{uneven}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -15,6 +14,7 @@ import torch
 from zerolab.course.judge.case import Case, Observation, plural
 
 Test = Callable[[Case, Observation], str | None]
+"""Or an object whose `bound` is told the exercise, and whose `hint` the cases before, too, such as a `Gives`."""
 Run = Callable[..., Any]
 """How a learner's function is called on a rank: `run(fn, comm, *args)`."""
 
@@ -29,16 +29,6 @@ def alone(fn: Callable[..., Any], comm: Any, *args: Any) -> Any:
     return fn(*args)
 
 
-class Unbound(ABC):
-    """A test that has to know its exercise, and says more if it knows the cases before; `bound` gives it the former."""
-
-    @abstractmethod
-    def bound(self, exercise: Exercise) -> Unbound: ...
-
-    @abstractmethod
-    def hint(self, case: Case, seen: Observation, earlier: Sequence[Case]) -> str | None: ...
-
-
 @dataclass(frozen=True)
 class Claim:
     """Something that must hold in every case. `test` returns a hint where it does not: what came out, what was due,
@@ -46,14 +36,12 @@ class Claim:
     exercise's."""
 
     text: str
-    test: Test | Unbound
+    test: Test | Any
     hints: tuple[str, ...] = ()
 
     def hint(self, case: Case, seen: Observation, earlier: Sequence[Case] = ()) -> str | None:
         """What does not hold, as it did in `earlier` cases; or None."""
-        if isinstance(self.test, Unbound):
-            return self.test.hint(case, seen, earlier)
-        return self.test(case, seen)
+        return self.test.hint(case, seen, earlier) if hasattr(self.test, "hint") else self.test(case, seen)
 
 
 @dataclass(frozen=True)
@@ -97,10 +85,7 @@ class Exercise:
     """Which of the defaults it is not held to: shape, inputs, dtype, left, late."""
 
     def __post_init__(self) -> None:
-        bound = [
-            replace(claim, test=claim.test.bound(self)) if isinstance(claim.test, Unbound) else claim
-            for claim in self.claims
-        ]
+        bound = [replace(one, test=one.test.bound(self)) if hasattr(one.test, "bound") else one for one in self.claims]
         object.__setattr__(self, "claims", tuple(bound))
 
     def drawn(self, seed: int) -> list[Case]:

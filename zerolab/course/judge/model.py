@@ -15,7 +15,7 @@ from itertools import takewhile
 from typing import Any
 
 from zerolab.course.judge.case import Case, Observation, Record, decode, encode
-from zerolab.course.judge.exercise import Exercise, Unbound, alone
+from zerolab.course.judge.exercise import Exercise, alone
 from zerolab.course.judge.observe import observe
 from zerolab.course.judge.same import NEARLY, Tolerance, alike, difference, short
 
@@ -94,7 +94,7 @@ def you_say(args: tuple[Any, ...], got: Any, want: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Gives(Unbound):
+class Gives:
     """What each rank's call gives is what the model answer's does: all of it, what the run noted under the name `of`,
     or what that function makes of a record. Of a mistake that gives what all wrong ranks gave, its words are said.
     Where there is none, `look` says where to look; `dtype` where the dtype is wrong; `did` is the verb, for what is not
@@ -106,8 +106,7 @@ class Gives(Unbound):
     tolerance: Tolerance | None = None
     dtype: str = "keep the dtype"
     say: Say | None = None
-
-    exercise: Exercise | None = None
+    exercise: Any = None
 
     def bound(self, exercise: Exercise) -> Gives:
         return replace(self, exercise=exercise)
@@ -120,9 +119,6 @@ class Gives(Unbound):
     def parts(self, seen: Observation, ranks: int) -> Sequence[Any]:
         return [self.part(record) for record in seen.records] or [seen.trouble] * ranks
 
-    def words(self, case: Case) -> str:
-        return self.look(case) if callable(self.look) else self.look
-
     def hint(self, case: Case, seen: Observation, earlier: Sequence[Case] = ()) -> str | None:
         """What to say where it does not hold, as it did in `earlier` cases."""
         want, got = self.wanted(case), self.parts(seen, case.ranks)
@@ -130,11 +126,11 @@ class Gives(Unbound):
         if not wrong:
             return None
         says, rank = self.explained(case, got, earlier), wrong[0]
+        look = self.look(case) if callable(self.look) else self.look
         if self.say or self.plain:
-            whose = f"for rank {rank} " if self.plain else f"rank {rank} "
-            whose = "" if self.plain and case.ranks == 1 else whose
+            whose = "" if self.plain and case.ranks == 1 else f"{'for ' * self.plain}rank {rank} "
             said = f"{whose}{(self.say or both)(case.args[rank], got[rank], want[rank])}"
-            says = says or (self.words(case) if self.look is not LOOK else "")
+            says = says or ("" if self.look is LOOK else look)
             return f"{said}. {says}" if says else said
         who = "each rank" if len(wrong) == len(got) > 1 else f"rank {rank}"
         if says:
@@ -144,13 +140,8 @@ class Gives(Unbound):
         if callable(self.near) and all(alike(got[one], want[one], 1e-5) for one in wrong):
             return f"{who} {self.did} what is right to single precision only: what goes through float32?"
         said = difference(got[rank], want[rank], self.near)
-        look = self.dtype if re.search(r"torch\.\w+, not torch\.\w+$", said) else self.words(case)
+        look = self.dtype if re.search(r"torch\.\w+, not torch\.\w+$", said) else look
         return f"rank {rank} {self.did} {said}: {look}"
-
-    @property
-    def of_exercise(self) -> Exercise:
-        assert self.exercise is not None
-        return self.exercise
 
     @property
     def near(self) -> Tolerance:
@@ -161,10 +152,10 @@ class Gives(Unbound):
 
     @property
     def plain(self) -> bool:
-        return self.of_exercise.run is alone
+        return bool(self.exercise.run is alone)
 
     def wanted(self, case: Case) -> Sequence[Any]:
-        return self.parts(does(self.of_exercise, case), case.ranks)
+        return self.parts(does(self.exercise, case), case.ranks)
 
     def holds(self, case: Case, seen: Observation) -> bool:
         got, want = self.parts(seen, case.ranks), self.wanted(case)
@@ -175,13 +166,13 @@ class Gives(Unbound):
         through, as they did the answer, and this one in earlier cases; '' if there is none."""
         if case.before:
             return ""  # by itself the same call is right
-        before = list(takewhile(lambda claim: claim.test is not self, self.of_exercise.claims))
-        for says, change in read_mistakes(self.of_exercise.mistakes).items():
-            made = does(self.of_exercise, case, change)
+        before = list(takewhile(lambda claim: claim.test is not self, self.exercise.claims))
+        for says, change in read_mistakes(self.exercise.mistakes).items():
+            made = does(self.exercise, case, change)
             parts = self.parts(made, case.ranks)
             if made.trouble or not all(alike(one, other, self.near) for one, other in zip(got, parts, strict=True)):
                 continue
-            known = [(case, made), *((one, does(self.of_exercise, one, change)) for one in earlier)]
+            known = [(case, made), *((one, does(self.exercise, one, change)) for one in earlier)]
             passes = all(
                 claim.test.holds(*run) if isinstance(claim.test, Gives) else not claim.hint(*run)
                 for claim in before

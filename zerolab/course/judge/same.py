@@ -32,52 +32,40 @@ def alike(value: object, want: object, tolerance: Tolerance = 0.0) -> bool:
     """Whether a value is the wanted one. Tensors have its dtype and shape, and its numbers to the tolerance; a whole
     number is no stand-in for True, nor a float for it, but where there is a tolerance for the float that is wanted. A
     list stands for a tuple, too, since JSON knows only lists."""
-    if isinstance(want, Tensor):
-        if not isinstance(value, Tensor) or value.dtype != want.dtype or value.shape != want.shape:
-            return False
-        most = tolerated(tolerance, want.dtype)
-        return torch.allclose(value, want, rtol=most, atol=most, equal_nan=True)
-    if isinstance(want, list | tuple):
-        if not isinstance(value, list | tuple) or len(value) != len(want):
-            return False
-        return all(alike(value[index], want[index], tolerance) for index in range(len(want)))
-    if isinstance(want, dict):
-        if not isinstance(value, dict) or value.keys() != want.keys():
-            return False
-        return all(alike(value[key], want[key], tolerance) for key in want)
-    if isinstance(want, float) and math.isnan(want):
-        return isinstance(value, float) and math.isnan(value)
-    if isinstance(want, float) and tolerance and isinstance(value, int | float):
-        return math.isclose(value, want, rel_tol=tolerated(tolerance, torch.float64))
-    return type(value) is type(want) and bool(value == want)
-
-
-def is_whole(value: object) -> bool:
-    """Whether it is a whole number, True and False left out."""
-    return isinstance(value, int) and not isinstance(value, bool)
+    return not difference(value, want, tolerance)
 
 
 def difference(value: Any, want: Any, tolerance: Tolerance) -> str:
-    """How a value differs, such as "12 of 40 wrong values"."""
+    """How a value differs, such as "12 of 40 wrong values"; '' where it does not."""
     if isinstance(want, Tensor) and isinstance(value, Tensor):
         if value.dtype != want.dtype:
             return f"{value.dtype}, not {want.dtype}"
         if value.shape != want.shape:
             return f"a tensor of shape {tuple(value.shape)}, not {tuple(want.shape)}"
         most = tolerated(tolerance, want.dtype)
-        places = int((~torch.isclose(value, want, rtol=most, atol=most, equal_nan=True)).sum())
-        return f"a tensor with {places} of {value.numel()} values wrong"
+        wrong = int((~torch.isclose(value, want, rtol=most, atol=most, equal_nan=True)).sum())
+        return f"a tensor with {wrong} of {value.numel()} values wrong" if wrong else ""
     if isinstance(want, list | tuple) and isinstance(value, list | tuple):
         if len(value) != len(want):
             return f"{len(value)} things, not {len(want)}"
-        at = next(i for i, (a, b) in enumerate(zip(value, want, strict=True)) if not alike(a, b, tolerance))
-        if value[at] is None:
-            return f"None as item {at}, not {short(want[at])}"
-        return f"a wrong item {at}, {difference(value[at], want[at], tolerance)}"
+        for at, (one, due) in enumerate(zip(value, want, strict=True)):
+            if said := difference(one, due, tolerance):
+                return f"None as item {at}, not {short(due)}" if one is None else f"a wrong item {at}, {said}"
+        return ""
     if isinstance(want, dict) and isinstance(value, dict) and value.keys() == want.keys():
-        key = next(key for key in want if not alike(value[key], want[key], tolerance))
-        return f"for {key!r} {difference(value[key], want[key], tolerance)}"
-    return f"{short(value)}, not {short(want)}"
+        parts = ((key, difference(value[key], due, tolerance)) for key, due in want.items())
+        return next((f"for {key!r} {said}" for key, said in parts if said), "")
+    if isinstance(want, float) and (tolerance or math.isnan(want)) and isinstance(value, int | float):
+        near = math.isclose(value, want, rel_tol=tolerated(tolerance, torch.float64))
+        right = near or (math.isnan(value) and math.isnan(want))
+    else:
+        right = type(value) is type(want) and bool(value == want)
+    return "" if right else f"{short(value)}, not {short(want)}"
+
+
+def is_whole(value: object) -> bool:
+    """Whether it is a whole number, True and False left out."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def short(value: Any) -> str:
