@@ -9,7 +9,7 @@ from itertools import zip_longest
 
 from zerolab.course.judge.advice import hint_for
 from zerolab.course.judge.case import Case, Observation, legible
-from zerolab.course.judge.defaults import ANEW, defaults_of
+from zerolab.course.judge.claims import ANEW, with_defaults
 from zerolab.course.judge.exercise import Claim, Exercise, Score, alone
 from zerolab.course.judge.model import does, read_mistakes
 
@@ -27,27 +27,21 @@ class Finding:
     printed: str = ""
 
 
-RUNS, RUNS_ALONE = "it runs to the end on every rank", "it runs to the end"
-
-
 def judge(exercise: Exercise, cases: Sequence[Case], seen: Sequence[Observation]) -> list[Finding]:
     """A finding for each claim, the first being that the function runs at all. Claims rest on those before them, so
     nothing is said of a claim after one that does not hold. What came of calls by themselves says more than what came
     of those after another, so all claims are held to the former first."""
     single = exercise.run is alone or all(case.ranks == 1 for case in cases)
-    before, after = defaults_of(exercise)
-    claims = [Claim(RUNS_ALONE if single else RUNS, partial(runs, exercise)), *before, *exercise.claims, *after]
-    first = by_themselves(cases)
-    findings = held_to(claims, first, seen[: len(first)])
-    rest = len(first)
-    if rest < len(cases):
-        if all(finding.holds for finding in findings):
-            later = held_to([*claims, ANEW], cases[rest:], seen[rest:])
-            worst = next((finding for finding in later if finding.hint), later[-1])
-            findings.append(replace(worst, text=ANEW.text))
-        else:
-            findings.append(Finding(ANEW.text, None))
+    ends = Claim("it runs to the end" if single else "it runs to the end on every rank", partial(runs, exercise))
+    claims = [ends, *with_defaults(exercise)]
+    rest = len(by_themselves(cases))
+    findings = held_to(claims, cases[:rest], seen[:rest])
     right = all(finding.holds for finding in findings)
+    if rest < len(cases):
+        later = held_to([*claims, ANEW], cases[rest:], seen[rest:]) if right else [Finding("", None)]
+        worst = next((finding for finding in later if finding.hint), later[-1])
+        findings.append(replace(worst, text=ANEW.text))
+        right = worst.holds is True
     return [*findings, *(scored(exercise, score, cases, seen, right) for score in exercise.scores)]
 
 
@@ -59,20 +53,12 @@ def by_themselves(cases: Sequence[Case]) -> Sequence[Case]:
 def held_to(claims: Sequence[Claim], cases: Sequence[Case], seen: Sequence[Observation]) -> list[Finding]:
     """A finding for each claim; what comes after one that does not hold is not reached."""
     findings: list[Finding] = []
-    hint = ""
-    for claim in claims:
-        if hint:
-            findings.append(Finding(claim.text, None))
-            continue
+    for at, claim in enumerate(claims):
         hint, printed = first_hint(claim, cases, seen)
         findings.append(Finding(claim.text, not hint, hint, printed=printed))
+        if hint:
+            return [*findings, *(Finding(unreached.text, None) for unreached in claims[at + 1 :])]
     return findings
-
-
-def target_of(exercise: Exercise, score: Score, case: Case) -> int:
-    if score.target is not None:
-        return score.target(case)
-    return score.measure(case, does(exercise, case)) + score.slack
 
 
 def scored(
@@ -82,17 +68,15 @@ def scored(
     case, observation = next((pair for pair in zip(cases, seen, strict=False) if pair[0].board), (None, None))
     if not right or case is None or observation is None:
         return Finding(score.text, None)
-    yours, target = score.measure(case, observation), target_of(exercise, score, case)
-    holds = yours == target if score.exactly else yours <= target
-    bound = "exactly" if score.exactly else "at most"
+    yours = score.measure(case, observation)
+    target = score.target(case) if score.target else score.measure(case, does(exercise, case)) + score.slack
+    bound, holds = ("exactly", yours == target) if score.exactly else ("at most", yours <= target)
     if holds:
         return Finding(score.text, True, "", yours, target)
     look = score.look if isinstance(score.look, str) else score.look(case, observation)
-    for says, change in read_mistakes(score.wastes).items():
-        made = does(exercise, case, change)
-        if not made.trouble and score.measure(case, made) == yours:
-            look = says
-            break
+    wastes = ((says, does(exercise, case, change)) for says, change in read_mistakes(score.wastes).items())
+    same = (says for says, made in wastes if not made.trouble and score.measure(case, made) == yours)
+    look = next(same, look)
     hint = f"{case.about}: {score.text}: {yours:,}, and the target is {bound} {target:,}: {look}"
     return Finding(score.text, False, hint, yours, target, observation.printed)
 
@@ -107,14 +91,10 @@ def first_hint(claim: Claim, cases: Sequence[Case], seen: Sequence[Observation])
         except Exception as error:  # whatever an answer may return, judging it goes on
             hint = f"what it returned cannot be judged ({type(error).__name__}: {error}): return what the text asks for"
         if hint:
-            hint = hint if observation.trouble else opened(hint, case)
+            told = observation.trouble or hint.startswith(case.about)
+            hint = hint if told else f"{case.about}: {hint}"
             return legible(f"{hint} {STAYS}" if case.before else hint), observation.printed
     return "", ""
-
-
-def opened(hint: str, case: Case) -> str:
-    """A hint that says first which case it was, unless it does already."""
-    return hint if hint.startswith(case.about) else f"{case.about}: {hint}"
 
 
 STAYS = "(by itself the same call is right: what stays from call to call?)"
@@ -124,9 +104,7 @@ def runs(exercise: Exercise, case: Case, seen: Observation) -> str | None:
     """A hint unless every rank has come to its end."""
     if trouble := seen.trouble:
         hint = hint_for(trouble, case)
-        for says, change in read_mistakes(exercise.stuck).items():
-            met = does(exercise, case, change).trouble
-            if met and (met.kind, met.message) == (trouble.kind, trouble.message):
-                return f"{hint} {says}"
-        return hint
+        stuck = ((says, does(exercise, case, change).trouble) for says, change in read_mistakes(exercise.stuck).items())
+        same = (f"{hint} {says}" for says, met in stuck if met and replace(met, where=trouble.where) == trouble)
+        return next(same, hint)
     return None if len(seen.records) == case.ranks else f"{len(seen.records)} of {case.ranks} ranks came to their end"
