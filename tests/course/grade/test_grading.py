@@ -320,9 +320,10 @@ def test_the_report_has_the_shape_of_gradescope() -> None:
         "status": "failed",
         "tests": [
             {"name": "a", "score": 2, "max_score": 2, "status": "passed",
-             "output": "ok  it runs\nok  bytes: 7 (target 8)"},
+             "output": "a\n  ok  it runs\n      scoreboard         yours        target\n"
+                       "  ok  bytes                  7             8"},
             {"name": "b", "score": 0, "max_score": 3, "status": "failed",
-             "output": "NO  it runs\n--  it is right\nadd x | y"},
+             "output": "b\n  NO  it runs\n  --  it is right\nadd x | y"},
         ],
     }  # fmt: skip
     assert "| 01 | b | 0 / 3 | add x / y |" in as_markdown([graded("01")])

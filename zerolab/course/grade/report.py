@@ -9,13 +9,12 @@ from typing import Any
 
 from rich.table import Table
 
-from zerolab.apps.cli.tables import render
+from zerolab.apps.cli.tables import make_table
 from zerolab.course.grade import cage
-from zerolab.course.grade.check import MARKS
+from zerolab.course.grade.check import report
 from zerolab.course.grade.referee import Verdict
 from zerolab.course.grade.submission import Submission
 from zerolab.course.judge.case import legible
-from zerolab.course.judge.verdict import Finding
 
 
 @dataclass(frozen=True)
@@ -33,41 +32,28 @@ def totals(results: Sequence[Graded]) -> tuple[float, float]:
     return sum(verdict.score for verdict in verdicts), sum(verdict.points for verdict in verdicts)
 
 
-def text_of(results: Sequence[Graded], seed: int) -> str:
-    """A table for each file, then a hint for each exercise that does not hold yet."""
-    return render(describe(results, seed))
+def of(score: float, most: float) -> str:
+    return f"{score:g} / {most:g}"
 
 
 def describe(results: Sequence[Graded], seed: int) -> Iterator[str | Table]:
+    """A table for each file, then a hint for each exercise that does not hold yet."""
     for result in results:
-        yield table(result)
+        rows = []
         for verdict in result.verdicts:
-            if not verdict.passed:
-                yield f"{verdict.name}: {verdict.hint}"
+            held = sum(finding.holds is True for finding in verdict.findings)
+            rows.append((verdict.name, of(verdict.score, verdict.points), f"{held} of {len(verdict.findings)}"))
+        rows.append(("together", of(*totals([result])), ""))
+        yield make_table(result.submission.lesson, "exercise|points|claims that hold", rows)
+        yield from (f"{verdict.name}: {verdict.hint}" for verdict in result.verdicts if not verdict.passed)
         if result.submission.restored:
             yield f"put back as they were: {', '.join(result.submission.restored)}"
         yield f"graded the file {legible(str(result.path.resolve()))}\n"
-    score, most = totals(results)
     if len(results) > 1:
-        yield f"{len(results)} notebooks together: {score:g} / {most:g}"
+        yield f"{len(results)} notebooks together: {of(*totals(results))}"
     yield f"data drawn from seed {seed}; draw the same with --seed {seed}"
     if cage.version() < 1:
         yield "this system cannot keep answers from reading your files; docs/instructors.md says what to do"
-
-
-def table(result: Graded) -> Table:
-    """Points by exercise."""
-    made = Table(title=result.submission.lesson, title_justify="left")
-    made.add_column("exercise")
-    made.add_column("points", justify="right")
-    made.add_column("claims that hold", justify="right")
-    for verdict in result.verdicts:
-        held = sum(finding.holds is True for finding in verdict.findings)
-        made.add_row(verdict.name, f"{verdict.score:g} / {verdict.points:g}", f"{held} of {len(verdict.findings)}")
-    score, most = totals([result])
-    made.add_section()
-    made.add_row("together", f"{score:g} / {most:g}", "")
-    return made
 
 
 def as_json(results: Sequence[Graded], refused: Sequence[str] = ()) -> dict[str, Any]:
@@ -85,7 +71,7 @@ def as_json(results: Sequence[Graded], refused: Sequence[str] = ()) -> dict[str,
                 "score": verdict.score,
                 "max_score": verdict.points,
                 "status": "passed" if verdict.passed else "failed",
-                "output": text_of_findings(verdict),
+                "output": f"{report(verdict.name, verdict.findings)}\n{verdict.hint}".rstrip(),
             }
             for result in results
             for verdict in result.verdicts
@@ -97,21 +83,9 @@ def as_markdown(results: Sequence[Graded], refused: Sequence[str] = ()) -> str:
     """The grade as a Markdown table, such as for a comment on a pull request."""
     lines = ["| lesson | exercise | points | what to do |", "| --- | --- | ---: | --- |"]
     for result in results:
-        lesson = result.submission.lesson
-        lines += [
-            f"| {lesson} | {v.name} | {v.score:g} / {v.points:g} | {v.hint.replace('|', '/') or 'holds'} |"
-            for v in result.verdicts
-        ]
-    score, most = totals(results)
-    lines.append(f"| | **together** | **{score:g} / {most:g}** | |")
+        for verdict in result.verdicts:
+            todo = verdict.hint.replace("|", "/") or "holds"
+            points = of(verdict.score, verdict.points)
+            lines.append(f"| {result.submission.lesson} | {verdict.name} | {points} | {todo} |")
+    lines.append(f"| | **together** | **{of(*totals(results))}** | |")
     return "\n".join([*lines, *(f"\nNot graded: {said}" for said in refused)]) + "\n"
-
-
-def text_of_findings(verdict: Verdict) -> str:
-    lines = [f"{MARKS[finding.holds]}  {finding.text}{numbers(finding)}" for finding in verdict.findings]
-    return "\n".join([*lines, verdict.hint]).rstrip()
-
-
-def numbers(finding: Finding) -> str:
-    """A score and its target, where a finding has some."""
-    return "" if finding.target is None else f": {finding.yours:,} (target {finding.target:,})"

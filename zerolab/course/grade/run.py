@@ -11,9 +11,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zerolab.apps.cli import ending
+from zerolab.apps.cli.tables import render
 from zerolab.course.grade.cage import Limits
 from zerolab.course.grade.referee import Watch, grade
-from zerolab.course.grade.report import Graded, as_json, as_markdown, text_of, totals
+from zerolab.course.grade.report import Graded, as_json, as_markdown, describe, totals
 from zerolab.course.grade.submission import Submission, find_notebooks, read_submission
 from zerolab.course.judge.case import legible
 from zerolab.errors import DiskError, InputError, ZerolabError
@@ -24,60 +25,27 @@ from zerolab.train.progress import Bar
 
 def grade_files(options: argparse.Namespace, limits: Limits) -> int:
     """Grade the files that a command line names; returns its status."""
+    seed = secrets.randbelow(2**32) if options.seed is None else options.seed
+    refused: list[str] = []
     try:
         paths = find_notebooks(options.notebooks or [Path("exercises")])
         if options.source and len(paths) > 1:
             raise InputError(f"--source is the source of one notebook, and {len(paths)} are to be graded; name one")
-        submissions, refused = read_all(paths, options.source)
-        seed = secrets.randbelow(2**32) if options.seed is None else options.seed
-        results: list[Graded] = []
-        with progress(sum(step.graded for _, submission in submissions for step in submission.steps)) as watch:
-            for path, submission in submissions:
-                try:
-                    verdicts = grade(submission, seed, limits, watch)
-                except (ZerolabError, OSError) as error:
-                    if not results:
-                        raise
-                    # What has been graded until now is not lost.
-                    refused.append(f"{path} could not be graded: {error}")
-                    continue
-                results.append(Graded(path, submission, tuple(verdicts)))
+        submissions = read_all(paths, options.source, refused)
+        results = grade_all(submissions, seed, limits, refused)
     except (ZerolabError, OSError) as error:
         ending.print_error(ending.in_one_sentence(error))
         return 2
-    lost = list(hand_over(results, refused, seed, options.json, options.markdown))
+    lost = list(hand_over(results, refused, seed, options))
     for said in (*refused, *lost):
         ending.print_error(said)
     score, most = totals(results)
     return 2 if refused or lost else 0 if score == most else 1
 
 
-def hand_over(
-    results: Sequence[Graded], refused: Sequence[str], seed: int, json_path: Path | None, markdown: Path | None
-) -> Iterator[str]:
-    """Show the grades and write them to files; yields a sentence for each place where that could not be."""
-    text = text_of(results, seed)
-    try:
-        ending.print_output(text)
-    except OSError as error:
-        yield f"the grades could not be shown ({reason(error)}); --json has all of them"
-    written = (
-        ("the grade in JSON", json_path, lambda: json.dumps(as_json(results, refused), indent=2) + "\n"),
-        ("the grade in Markdown", markdown, lambda: as_markdown(results, refused)),
-    )
-    for what, path, make in written:
-        if path is not None:
-            try:
-                write_output(what, path, make())
-            except DiskError as error:
-                yield str(error)
-
-
-def read_all(paths: Sequence[Path], source: Path | None) -> tuple[list[tuple[Path, Submission]], list[str]]:
-    """The submissions, and what is wrong with the files that are none: of many, one that cannot be read keeps nobody
-    else's from being graded."""
+def read_all(paths: Sequence[Path], source: Path | None, refused: list[str]) -> list[tuple[Path, Submission]]:
+    """The submissions. Of many, one that cannot be read keeps nobody else's from being graded; it is `refused`."""
     submissions: list[tuple[Path, Submission]] = []
-    refused: list[str] = []
     for path in paths:
         try:
             submissions.append((path, read_submission(path, source)))
@@ -85,7 +53,43 @@ def read_all(paths: Sequence[Path], source: Path | None) -> tuple[list[tuple[Pat
             if len(paths) == 1:
                 raise
             refused.append(legible(str(error)))
-    return submissions, refused
+    return submissions
+
+
+def grade_all(
+    submissions: Sequence[tuple[Path, Submission]], seed: int, limits: Limits, refused: list[str]
+) -> list[Graded]:
+    results: list[Graded] = []
+    with progress(sum(step.graded for _, submission in submissions for step in submission.steps)) as watch:
+        for path, submission in submissions:
+            try:
+                results.append(Graded(path, submission, tuple(grade(submission, seed, limits, watch))))
+            except (ZerolabError, OSError) as error:
+                if not results:
+                    raise
+                # What has been graded until now is not lost.
+                refused.append(f"{path} could not be graded: {error}")
+    return results
+
+
+def hand_over(
+    results: Sequence[Graded], refused: Sequence[str], seed: int, options: argparse.Namespace
+) -> Iterator[str]:
+    """Show the grades and write them to files; yields a sentence for each place where that could not be."""
+    try:
+        ending.print_output(render(describe(results, seed)))
+    except OSError as error:
+        yield f"the grades could not be shown ({reason(error)}); --json has all of them"
+    written = (
+        ("the grade in JSON", options.json, json.dumps(as_json(results, refused), indent=2) + "\n"),
+        ("the grade in Markdown", options.markdown, as_markdown(results, refused)),
+    )
+    for what, path, text in written:
+        try:
+            if path is not None:
+                write_output(what, path, text)
+        except DiskError as error:
+            yield str(error)
 
 
 @contextmanager

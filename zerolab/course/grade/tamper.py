@@ -16,19 +16,17 @@ Fingerprint = dict[tuple[str, str], int]
 
 def fingerprint() -> Fingerprint:
     """The identity of every function and class of zerolab and of torch's front door, and of their methods."""
-    return {(owner, name): id(value) for owner, name, value in _parts() if callable(value) or _wraps(value)}
+    kept = (property, staticmethod, classmethod)
+    parts = ((owner, name, value) for owner, name, value in _parts() if callable(value) or isinstance(value, kept))
+    return {(owner, name): id(value) for owner, name, value in parts}
 
 
 def tampered(before: Fingerprint) -> list[str]:
     """Names of what was replaced or removed since, or put over a method. A module may gain names (lazy imports)."""
     now = fingerprint()
     replaced = {place for place, seen in before.items() if now.get(place) != seen}
-    owners = {owner for owner, _ in before}
-    covered = {
-        (owner, name)
-        for owner, name in now.keys() - before.keys()
-        if owner in owners and owner not in sys.modules and not name.startswith("__")
-    }
+    classes = {owner for owner, _ in before} - sys.modules.keys()
+    covered = {place for place in now.keys() - before.keys() if place[0] in classes and not place[1].startswith("__")}
     return sorted(f"{owner}.{name}" for owner, name in replaced | covered)
 
 
@@ -45,7 +43,3 @@ def _parts() -> Iterator[tuple[str, str, Any]]:
     for kind in classes:
         for name, value in list(vars(kind).items()):
             yield f"{kind.__module__}.{kind.__qualname__}", name, value
-
-
-def _wraps(value: Any) -> bool:
-    return isinstance(value, property | staticmethod | classmethod)
