@@ -321,7 +321,7 @@ def test_the_report_has_the_shape_of_gradescope() -> None:
         "tests": [
             {"name": "a", "score": 2, "max_score": 2, "status": "passed",
              "output": "a\n  ok  it runs\n      scoreboard         yours        target\n"
-                       "  ok  bytes                  7             8"},
+                       "  ok  bytes             7             8"},
             {"name": "b", "score": 0, "max_score": 3, "status": "failed",
              "output": "b\n  NO  it runs\n  --  it is right\nadd x | y"},
         ],
