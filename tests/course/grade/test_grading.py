@@ -45,7 +45,7 @@ from zerolab.course.judge.case import (
 )
 from zerolab.course.judge.exercise import Claim, Exercise
 from zerolab.course.judge.verdict import Finding
-from zerolab.errors import InputError
+from zerolab.errors import InputError, RankError
 
 ROOT = Path(__file__).resolve().parents[3]
 LESSON = "01_ring_collectives"
@@ -521,14 +521,15 @@ def test_what_is_returned_twice_does_not_make_up_for_what_is_kept() -> None:
 def test_a_clock_that_ran_out_while_others_computed_is_wound_again(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[float] = []
 
-    def once(exercise, packed, case, calls, seconds, ours):  # type: ignore[no-untyped-def]
-        tried.append(seconds)
-        return [Observation(trouble=Trouble("TimeOut", "")) if len(tried) == 1 else Observation()]
+    def late(*given: Any, timeout: float, **where: Any) -> None:
+        tried.append(timeout)
+        raise RankError(f"the ranks did not finish within {timeout:g} s")
 
-    monkeypatch.setattr(observe, "observe_once", once)
+    monkeypatch.setattr(observe, "launch", late)
     exercise = LESSONS[LESSON][0]
     seen = observe.observe(exercise, good_bytes, exercise.cases(Random(0))[0])
-    assert seen.trouble is None and tried == [observe.CASE_SECONDS, 4 * observe.CASE_SECONDS]
+    assert seen.trouble is not None and seen.trouble.kind == "TimeOut"
+    assert tried == [observe.CASE_SECONDS, 4 * observe.CASE_SECONDS]
 
 
 def test_a_check_refuses_what_is_no_function_and_names_its_exercises() -> None:

@@ -103,23 +103,19 @@ def strip_answer(cell: NotebookNode) -> None:
 
 def lock(cell: NotebookNode) -> None:
     """Tell Jupyter what a learner may not delete or edit."""
-    if is_answer(cell):
+    if is_answer(cell) or is_locked(cell):
         cell.metadata["deletable"] = False
-    elif is_locked(cell):
-        cell.metadata["deletable"] = False
+    if is_locked(cell):
         cell.metadata["editable"] = False
 
 
 def checksum(cell: NotebookNode) -> str:
     """nbgrader's checksum of a cell: its text, type, roles and name, and its points if it has some."""
-    digest = hashlib.md5(usedforsecurity=False)
-    parts = [cell.source, cell.cell_type]
-    parts += [str(flag) for flag in (bool(role(cell).get("grade")), is_answer(cell), is_locked(cell))]
-    parts.append(grade_id(cell))
-    if role(cell).get("grade"):
-        parts.append(str(float(role(cell)["points"])))
-    digest.update("".join(parts).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
+    graded = bool(role(cell).get("grade"))
+    parts = [cell.source, cell.cell_type, graded, is_answer(cell), is_locked(cell), grade_id(cell)]
+    parts += [float(role(cell)["points"])] if graded else []
+    text = "".join(map(str, parts)).encode("utf-8", "surrogatepass")
+    return hashlib.md5(text, usedforsecurity=False).hexdigest()
 
 
 def seal(cell: NotebookNode) -> None:

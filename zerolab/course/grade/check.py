@@ -7,6 +7,7 @@ import secrets
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -66,8 +67,8 @@ def run_check(
 ) -> None:
     """Print a finding for each claim, and at the end that all hold, with the points that this brings; raise
     CheckFailed, with a hint, unless they do. The hint sends to one of the `earlier` exercises if `fn` uses an answer to
-    it that does not hold. `failed` remembers an exercise's failures: a
-    claim's first has the finding alone, and each time that the same claim fails again comes one more hint."""
+    it that does not hold. With each time that the same claim fails again, of which `failed` knows, comes one more
+    hint."""
     if not callable(fn):
         raise InputError(f"{exercise.name} is {fn!r}; pass your function itself, without calling it")
     seed = secrets.randbelow(2**32) if seed is None else seed
@@ -75,18 +76,17 @@ def run_check(
     print(report(exercise.name, findings))
     if printed := next((finding.printed for finding in findings if finding.printed), ""):
         print(f"      what it printed in the case that does not hold\n{textwrap.indent(printed, '      ')}")
-    if not all(finding.holds for finding in findings):
-        if cause := first_fault(exercise.name, fn, earlier, seed):
-            findings = mend_first(findings, [cause])
-        first = next((finding for finding in findings if finding.hint), UNSEEN)
-        began = not cause and not first.hint.startswith("not written yet")
-        further = next_hint(exercise, first.text, failed) if began and failed is not None else ""
-        raise CheckFailed(f"{exercise.name} does not hold yet: {first.hint}{further}") from None
-    worth = f": {exercise.points} of {plural(exercise.points, 'point')}" if exercise.points else ""
-    print(f"{exercise.name} holds{worth}.")
-
-
-UNSEEN = Finding("", None, "the scoreboard's case was not reached")
+    if all(finding.holds for finding in findings):
+        worth = f": {exercise.points} of {plural(exercise.points, 'point')}" if exercise.points else ""
+        print(f"{exercise.name} holds{worth}.")
+        return
+    if cause := first_fault(exercise.name, fn, earlier, seed):
+        findings = mend_first(findings, [cause])
+    unseen = Finding("", None, "the scoreboard's case was not reached")
+    first = next((finding for finding in findings if finding.hint), unseen)
+    began = not cause and not first.hint.startswith("not written yet")
+    further = next_hint(exercise, first.text, failed) if began and failed is not None else ""
+    raise CheckFailed(f"{exercise.name} does not hold yet: {first.hint}{further}") from None
 
 
 @dataclass
@@ -123,13 +123,10 @@ def first_fault(name: str, fn: Callable[..., Any], earlier: Sequence[Exercise], 
 
 def examine(exercise: Exercise, fn: Callable[..., Any], seed: int) -> list[Finding]:
     """Run `fn` on cases of this seed, in a process of its own, and judge here what it did there."""
-    cases = exercise.drawn(seed)
-    try:
+    cases, trouble = exercise.drawn(seed), None
+    with suppress(OSError, TypeError):
         trouble = offence(textwrap.dedent(inspect.getsource(fn)), getattr(fn, "__name__", ""))
-    except (OSError, TypeError):
-        trouble = None
-    seen: Sequence[Observation] = [Observation(trouble=trouble)] if trouble else observe_function(exercise, fn, cases)
-    return judge(exercise, cases, seen)
+    return judge(exercise, cases, [Observation(trouble=trouble)] if trouble else observe_function(exercise, fn, cases))
 
 
 def report(name: str, findings: Sequence[Finding]) -> str:

@@ -50,8 +50,7 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE",
         help="the notebook that the exercise was made from, of the course's folder solutions/: it has the points and "
-        "the cells around an answer; if left out, looked for in the checkout that zerolab runs from and beside the "
-        "exercise",
+        "the cells around an answer; if left out, looked for where zerolab runs from and beside the exercise",
     )
     made.add_argument("--seconds", type=float, default=Limits.seconds, help="limit for each exercise")
     made.add_argument("--memory-mb", type=float, default=Limits.memory_mb, help="limit on memory, in MiB")

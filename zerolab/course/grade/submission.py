@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Step:
-    """A cell to run: set-up from the source, or a learner's answer. `refusal` says why an answer is not run; `model` is
-    the source's own answer."""
+    """A cell to run: set-up from the source, or a learner's answer, with the source's own as `model`. `refusal` says
+    why an answer is not run."""
 
     name: str
     source: str
@@ -42,12 +42,9 @@ def find_notebooks(places: Sequence[Path]) -> list[Path]:
     """The files named, and of folders the exercises in them; other notebooks there are left alone."""
     found: list[Path] = []
     for place in places:
-        if not place.is_dir():
-            found.append(place)
-            continue
         # Those of nbgrader are in STUDENT/NN/.
         levels = ([path for path in sorted(place.glob(level)) if is_ours(path)] for level in ("*.ipynb", "*/*/*.ipynb"))
-        inside = next(filter(None, levels), [])
+        inside = next(filter(None, levels), []) if place.is_dir() else [place]
         if not inside:
             raise InputError(f"there is no exercise of the course in the folder {place}; name a notebook")
         found += inside
@@ -72,22 +69,20 @@ def read_submission(path: Path, source: Path | None = None) -> Submission:
     handed_in = read_notebook(path)
     lesson = lesson_of(handed_in, path)
     if lesson not in LESSONS:
-        raise InputError(
-            f"{path} is no exercise of the course; name one, such as exercises/{next(iter(LESSONS))}.ipynb"
-        )
+        such = f"exercises/{next(iter(LESSONS))}.ipynb"
+        raise InputError(f"{path} is no exercise of the course; name one, such as {such}")
     return compare(handed_in, read_notebook(source or find_source(path, lesson)), lesson)
 
 
 def find_source(path: Path, lesson: str) -> Path:
     """The solution that an exercise was made from: of the checkout that zerolab runs from, or beside the exercise."""
-    name = f"{lesson}.ipynb"
-    roots = [Path(__file__).resolve().parents[3], path.resolve().parent.parent]
-    for root in roots:
-        if (root / "solutions" / name).is_file():
-            return root / "solutions" / name
+    name = f"solutions/{lesson}.ipynb"
+    for root in (Path(__file__).resolve().parents[3], path.resolve().parent.parent):
+        if (root / name).is_file():
+            return root / name
     raise InputError(
-        f"there is no solutions/{name} beside {path}, and a grade takes points and set-up cells from there; give "
-        f"--source FILE, where FILE is solutions/{name} of a checkout of the course (checks in the notebook need none)"
+        f"there is no {name} beside {path}, and a grade takes points and set-up cells from there; give --source FILE, "
+        f"where FILE is {name} of a checkout of the course (checks in the notebook need none)"
     )
 
 
@@ -96,18 +91,16 @@ def compare(handed_in: NotebookNode, source: NotebookNode, lesson: str) -> Submi
     theirs: dict[str, list[NotebookNode]] = {}
     for cell in handed_in.cells:
         theirs.setdefault(grade_id(cell), []).append(cell)
-    points = {
-        grade_id(cell).removeprefix("check_"): float(role(cell)["points"]) for cell in source.cells if is_check(cell)
-    }
+    points = {grade_id(cell): float(role(cell)["points"]) for cell in source.cells if is_check(cell)}
     steps: list[Step] = []
     restored: list[str] = []
     for cell in source.cells:
         name = grade_id(cell)
         found = theirs.get(name, [])
         if is_answer(cell):
-            check_there = bool(theirs.get(f"check_{name}"))
-            text = found[0].source if found else ""
-            steps.append(Step(name, text, True, points[name], refusal(name, found, check_there), cell.source))
+            check = f"check_{name}"
+            text, why = (found[0].source if found else ""), refusal(name, found, check in theirs)
+            steps.append(Step(name, text, True, points[check], why, cell.source))
         elif is_locked(cell):
             if not found or any(checksum(copy) != checksum(cell) for copy in found):
                 restored.append(name)
@@ -118,11 +111,10 @@ def compare(handed_in: NotebookNode, source: NotebookNode, lesson: str) -> Submi
 
 def refusal(name: str, found: list[NotebookNode], check_there: bool) -> str:
     """Why an answer scores nothing before it is run, or ''."""
-    if not found:
-        return f"the answer cell {name} is missing: take it again from the exercise as it was handed out"
     if len(found) > 1:
         return f"{len(found)} cells are called {name}: keep one of them"
-    if not check_there:
-        return f"the check cell check_{name} is missing: take it again from the exercise as it was handed out"
+    if not found or not check_there:
+        gone = f"check cell check_{name}" if found else f"answer cell {name}"
+        return f"the {gone} is missing: take it again from the exercise as it was handed out"
     trouble = offence(found[0].source, name)
     return trouble.message if trouble else ""

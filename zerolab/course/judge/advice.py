@@ -26,7 +26,7 @@ def hint_for(trouble: Trouble, case: Case) -> str:
         return f"{head}it takes too long, or does not end: {said}. Look for a loop that counts far, or has no end"
     if kind == "SystemExit":
         return "it calls exit: return a value instead, the grade comes from what your function does"
-    if kind in ("Refused", "Tampered", "Missing", "Kept"):
+    if kind in ("Refused", "Tampered", "Missing"):
         return said
     if kind == "OffLimits":
         return f"{said}{at}"

@@ -60,23 +60,19 @@ def offence(source: str, name: str = "") -> Trouble | None:
         for module in modules_named(node):
             if _FINISHED.match(module):
                 return Trouble("OffLimits", f"it imports {module}, where the finished thing is: build it yourself")
-        if isinstance(node, ast.Attribute | ast.Name) and (inside := name_of(node)) in _INSIDE:
+        if (inside := getattr(node, "attr", getattr(node, "id", ""))) in _INSIDE:
             return Trouble("OffLimits", f"it uses {inside}: work with what you are given, not from inside Python")
-    named = (node for node in tree.body if isinstance(node, _DEFINITIONS) and node.name == name)
-    return NOT_WRITTEN if any(map(is_blank, named)) else None
-
-
-_DEFINITIONS = (ast.FunctionDef, ast.ClassDef)
+    blank = (is_blank(node) for node in tree.body if getattr(node, "name", "") == name)
+    return NOT_WRITTEN if any(blank) else None
 
 
 def is_blank(node: ast.stmt) -> bool:
     """Whether a function, or a class or one of its methods, is as it was handed out: nothing stands before the stub."""
-    if not isinstance(node, _DEFINITIONS):
+    if not isinstance(node, ast.FunctionDef | ast.ClassDef):
         return False
-    first = node.body[1:] if ast.get_docstring(node) is not None else node.body
-    if first and isinstance(first[0], ast.Raise) and first[0].exc is not None:
-        return ast.unparse(first[0].exc) in ("NotImplementedError", "NotImplementedError()")
-    return isinstance(node, ast.ClassDef) and any(map(is_blank, node.body))
+    body = node.body[ast.get_docstring(node) is not None :]
+    stub = bool(body) and ast.unparse(body[0]).startswith("raise NotImplementedError")
+    return stub or (isinstance(node, ast.ClassDef) and any(map(is_blank, body)))
 
 
 def modules_named(node: ast.AST) -> list[str]:
@@ -84,15 +80,10 @@ def modules_named(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
-        inside = f"{node.module or '.'}"
-        return [inside, *(f"{inside}.{alias.name}" for alias in node.names)]
+        return [f"{node.module}", *(f"{node.module}.{alias.name}" for alias in node.names)]
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value != "zerolab":
         return [node.value]
     return []
-
-
-def name_of(node: ast.Attribute | ast.Name) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id
 
 
 def not_python(source: str, error: SyntaxError) -> str:
@@ -112,21 +103,17 @@ _WHY = {
     "network": "an answer has no need of a network",
     "inside": "work with what you are given, not from inside Python",
 }
-_EVENTS = {
-    **dict.fromkeys(("open", "mmap.__new__", "glob.glob", "pathlib.Path.glob", "pathlib.Path.rglob"), "files"),
-    **dict.fromkeys(("subprocess.Popen", "signal.pthread_kill", "pty.spawn"), "processes"),
-    **dict.fromkeys(("gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys._getframe"), "inside"),
-    **dict.fromkeys(("sys._current_frames", "sys._current_exceptions", "sys.addaudithook"), "inside"),
-    **dict.fromkeys(("sys.setprofile", "sys.settrace", "object.__getattr__", "object.__setattr__"), "inside"),
-    **dict.fromkeys(("os.putenv", "os.unsetenv", "socket.gethostname"), ""),
+_KINDS = {
+    "": "os.putenv os.unsetenv socket.gethostname",
+    "processes": "subprocess.Popen signal.pthread_kill pty.spawn os.exec os.fork os.forkpty os.kill os.killpg "
+    "os.posix_spawn os.spawn os.system",
+    "files": "open mmap.__new__ glob.glob pathlib.Path.glob pathlib.Path.rglob os shutil fcntl tempfile",
+    "network": "socket urllib http ftplib smtplib",
+    "inside": "gc.get_objects gc.get_referrers gc.get_referents sys._getframe sys._current_frames sys.setprofile "
+    "sys._current_exceptions sys.addaudithook sys.settrace object.__getattr__ object.__setattr__ ctypes",
 }
-_OS_PROCESSES = ("exec", "fork", "forkpty", "kill", "killpg", "posix_spawn", "spawn", "system")
-_EVENTS |= {f"os.{name}": "processes" for name in _OS_PROCESSES}
-_FAMILIES = {
-    **dict.fromkeys(("os", "shutil", "fcntl", "tempfile"), "files"),
-    **dict.fromkeys(("socket", "urllib", "http", "ftplib", "smtplib"), "network"),
-    "ctypes": "inside",
-}
+"""Events by the reason, or families of them: what stands before the first dot."""
+_EVENTS = {event: kind for kind, events in _KINDS.items() for event in events.split()}
 _LIBRARY = str(Path(__file__).resolve().parents[2]) + os.sep
 _HARMLESS = ("/dev/null", "/dev/urandom", "/dev/random", "/proc/self/", "/proc/meminfo", "/proc/cpuinfo", "/sys/")
 
@@ -146,7 +133,7 @@ def watch_process(strict: bool = False) -> None:
 @cache
 def _kind(event: str) -> str:
     """Which of the reasons an event falls under, or ''."""
-    return _EVENTS[event] if event in _EVENTS else _FAMILIES.get(event.partition(".")[0], "")
+    return _EVENTS.get(event, _EVENTS.get(event.partition(".")[0], ""))
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
@@ -231,14 +218,15 @@ def guarded(comm: Collectives) -> Collectives:
 
 
 def _private(name: str) -> property:
-    def get(comm: Collectives) -> Any:
-        if is_answer(sys._getframe(1)):
+    def kept(comm: Collectives) -> dict[str, Any]:
+        if is_answer(sys._getframe(2)):
             raise OffLimits(_PRIVATE[name])
-        return _kept[comm][name]
+        return _kept.setdefault(comm, {})
 
     def put(comm: Collectives, value: Any) -> None:
-        if is_answer(sys._getframe(1)):
-            raise OffLimits(_PRIVATE[name])
-        _kept.setdefault(comm, {})[name] = value
+        kept(comm)[name] = value
+
+    def get(comm: Collectives) -> Any:
+        return kept(comm)[name]
 
     return property(get, put)

@@ -90,16 +90,16 @@ class Exercise:
 
     def drawn(self, seed: int) -> list[Case]:
         """The cases of this seed: by themselves, and at the end those in lockstep once more, each after the other."""
-        cases = [case if case.about else replace(case, about=told(self, case)) for case in self.cases(Random(seed))]
+        cases = [case if case.about else replace(case, about=call_of(self, case)) for case in self.cases(Random(seed))]
         return [*cases, *one_after_another(cases, self.run is alone)]
 
 
-def told(exercise: Exercise, case: Case) -> str:
+def call_of(exercise: Exercise, case: Case) -> str:
     """Which case it is: the call itself, or, of ranks, what rank 0 is given."""
     called = exercise.answer[0] if exercise.run in (with_comm, alone) else exercise.run
     names = [name for name in inspect.signature(called).parameters if name not in ("self", "fn", "comm")]
-    given = ", ".join(f"{name}={described(value)}" for name, value in zip(names, case.args[0], strict=False))
-    given = given if len(given) <= 200 else f"{given[:197]}..."
+    told = (f"{name}={described(value)}" for name, value in zip(names, case.args[0], strict=False))
+    given = few(", ".join(told), 200)
     if exercise.run is alone and case.ranks == 1:
         return f"{exercise.name}({given})"
     where = " (real processes)" if case.world == "processes" else ""
@@ -116,8 +116,11 @@ def described(value: Any) -> str:
         return f"[{told[0]}] * {len(told)}" if len(told) > 2 and len(set(told)) == 1 else f"[{', '.join(told)}]"
     if isinstance(value, dict) and has_tensors([*value.values()]):
         return "{" + ", ".join(f"{key!r}: {described(one)}" for key, one in value.items()) + "}"
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return few(repr(value))
+
+
+def few(words: str, most: int = 60) -> str:
+    return words if len(words) <= most else f"{words[: most - 3]}..."
 
 
 def has_tensors(values: Sequence[Any]) -> bool:
@@ -131,10 +134,6 @@ def one_after_another(cases: Sequence[Case], plain: bool) -> list[Case]:
     for case in cases:
         if case.world == "lockstep" and not case.board:
             alike.setdefault(None if plain else (case.ranks, case.link), []).append(case)
-
-    def few(words: str) -> str:
-        return words if len(words) <= 60 else f"{words[:57]}..."
-
     return [
         replace(case, before=before, itself=case, about=f"{case.about}, after another call ({few(before.about)})")
         for group in alike.values()

@@ -6,6 +6,7 @@ import gc
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -19,16 +20,9 @@ from zerolab.collectives.call import Call
 from zerolab.collectives.handle import Order
 from zerolab.collectives.transport import WrappedTransport
 from zerolab.course.judge.bounds import ANSWER_FILE, OffLimits, guarded, watch_process
-from zerolab.course.judge.case import (
-    Case,
-    Observation,
-    Record,
-    Trouble,
-    encode,
-    legible,
-    record_from_json,
-    record_to_json,
-)
+from zerolab.course.judge.case import Case, Observation, Record, Trouble, encode, legible
+from zerolab.course.judge.case import record_from_json as from_json
+from zerolab.course.judge.case import record_to_json as to_json
 from zerolab.course.judge.exercise import Exercise, Run, alone
 from zerolab.course.judge.promise import Promised, promised
 from zerolab.errors import InputError, RankError
@@ -76,7 +70,7 @@ class Issued:
 
 
 def noted(comm: Collectives, calls: list[Call]) -> Collectives:
-    """`comm` as an answer gets it: its calls are noted, and those of the groups that the answer makes of it."""
+    """`comm` as an answer gets it: its calls are noted, and those of groups that the answer makes of it."""
     comm._issuer = Issued(comm._issuer, calls)
     comm = guarded(comm)
     make = comm._in_group
@@ -107,18 +101,11 @@ def on_rank(
         mine = args[comm.rank]
         asked = fn if promise is None else Promised(fn, promise)
         value, peak, left, late = measured(run, asked, comm, mine) if memory else (run(asked, comm, *mine), 0, 0, 0)
-        record = Record(
-            value,
-            list(mine),
-            list(notes.sent),
-            [(call.name, call.numel) for call in issued],
-            peak,
-            left,
-            late,
-            sorted({call.dtype for call in issued if call.dtype} | notes.dtypes),
-            asked.unlike if isinstance(asked, Promised) else "",
-        )
-        records.append(record_to_json(record))
+        called = [(call.name, call.numel) for call in issued]
+        dtypes = sorted({call.dtype for call in issued if call.dtype} | notes.dtypes)
+        unlike = asked.unlike if isinstance(asked, Promised) else ""
+        record = Record(value, list(mine), list(notes.sent), called, peak, left, late, dtypes, unlike)
+        records.append(to_json(record))
         values.append(value)
         for past in (notes.sent, notes.dtypes, issued):
             past.clear()
@@ -129,42 +116,35 @@ def on_rank(
 
 def measured(run: Run, fn: Callable[..., Any], comm: Collectives, mine: tuple[Any, ...]) -> tuple[Any, int, int, int]:
     """What a call gives, and the bytes that it held at the worst moment, left behind, and left to the collector."""
-    given = list(tensors_in(mine))
-    with Tracker(lambda: {GIVEN: given}) as tracker:
+    given = tensors_in(mine)
+    with Tracker(lambda: {"given": given}) as tracker:
         value = run(fn, comm, *mine)
-    peak = max((sample.total - sample.bytes.get(GIVEN, 0) for sample in tracker.samples), default=0)
+
+    def left() -> int:
+        return sum(nbytes for label, nbytes in tracker.now().items() if label != "given") - returned
+
+    peak = max((sample.total - sample.bytes.get("given", 0) for sample in tracker.samples), default=0)
     returned = returned_bytes(tensors_in(value))
-    left, late = made(tracker) - returned, 0
-    if left > 0:
-        # A graph may hold itself until it is collected, which takes long: only if something is there.
-        gc.collect()
-        late, left = left, made(tracker) - returned
-        late -= left
-    return value, peak, left, late
-
-
-GIVEN = "given"
-
-
-def made(tracker: Tracker) -> int:
-    """Bytes alive that the caller did not give."""
-    now = tracker.now()
-    return sum(now.values()) - now.get(GIVEN, 0)
+    if (at_once := left()) <= 0:
+        return value, peak, at_once, 0
+    # A graph may hold itself until it is collected, which takes long: only if something is there.
+    gc.collect()
+    in_the_end = left()
+    return value, peak, in_the_end, at_once - in_the_end
 
 
 def returned_bytes(tensors: Sequence[torch.Tensor]) -> int:
     """What an answer may leave alive. Views of one storage count no more than that storage: they may not make up for
     something that is kept."""
-    sizes: dict[int, int] = {}
-    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
+    sizes: Counter[int] = Counter()
     for tensor in {id(tensor): tensor for tensor in tensors}.values():
-        place = tensor.untyped_storage()._cdata
-        sizes[place] = min(sizes.get(place, 0) + tensor.nbytes, storages[place])
-    return sum(sizes.values())
+        storage = tensor.untyped_storage()
+        sizes[storage._cdata] = min(sizes[storage._cdata] + tensor.nbytes, storage.nbytes())
+    return sizes.total()
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """The tensors that a rank was given: they are the caller's, and do not count as its own."""
+    """The tensors in what a rank was given, or gave."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, torch.nn.Module):
@@ -189,47 +169,30 @@ def observe_calls(
     they have so many seconds, or four times as many where the clock ran out while others had the processor: that says
     nothing of an answer."""
     lockstep = case.world == "lockstep"
-    seconds = CASE_SECONDS + 0.5 * (len(calls) - 1) if lockstep else STARTED_SECONDS
-    begin = time.process_time()
-    seen = observe_once(exercise, packed, case, calls, seconds, ours)
-    late = seen[-1].trouble is not None and seen[-1].trouble.kind == "TimeOut"
-    if late and lockstep and time.process_time() - begin < 0.75 * seconds:
-        return observe_once(exercise, packed, case, calls, 4 * seconds, ours)
+    memory = exercise.memory and lockstep and len(calls) == 1
+    least = CASE_SECONDS + 0.5 * (len(calls) - 1)
+    given = (on_rank, packed, calls, exercise.run, memory, ours, promised(exercise.answer))
+    on: dict[str, Any] = {
+        "ranks": len(calls[0]),
+        "world": case.world,
+        "device": "cpu",
+        "collectives": "ring",
+        "link": case.link,
+    }
+    for seconds in (least, 4 * least) if lockstep else (STARTED_SECONDS,):
+        begin = time.process_time()
+        try:
+            records = launch(*given, timeout=seconds, prints="quiet", **on)
+        except (RankError, InputError) as error:
+            seen = [Observation(trouble=trouble_of(error), printed=shown(getattr(error, "printed", [])))]
+            late = "did not finish within" in str(error) and time.process_time() - begin < 0.75 * seconds
+        else:
+            one = Observation(seconds=records.seconds, printed=shown(records.printed))
+            seen = [replace(one, records=[*map(from_json, of_ranks)]) for of_ranks in zip(*records, strict=True)]
+            late = False
+        if not late:
+            break
     return seen
-
-
-def observe_once(
-    exercise: Exercise,
-    packed: bytes,
-    case: Case,
-    calls: Sequence[list[tuple[Any, ...]]],
-    seconds: float,
-    ours: bool,
-) -> list[Observation]:
-    try:
-        records = launch(
-            on_rank,
-            packed,
-            calls,
-            exercise.run,
-            exercise.memory and case.world == "lockstep" and len(calls) == 1,
-            ours,
-            promised(exercise.answer),
-            ranks=len(calls[0]),
-            world=case.world,
-            timeout=seconds,
-            device="cpu",
-            collectives="ring",
-            link=case.link,
-            prints="quiet",
-        )
-    except (RankError, InputError) as error:
-        return [Observation(trouble=trouble_of(error), printed=shown(getattr(error, "printed", [])))]
-    printed = shown(records.printed)
-    return [
-        Observation([record_from_json(record) for record in of_ranks], seconds=records.seconds, printed=printed)
-        for of_ranks in zip(*records, strict=True)
-    ]
 
 
 @cache
@@ -292,8 +255,6 @@ def observe_series(
         for case in series[:-1]:
             yield from observe_series(exercise, packed, [case])
         yield seen[-1]
-    elif len(together) == 1:
-        yield seen[-1]
     else:
         records = (record for one in seen for record in one.records)
         came = [replace(seen[-1], records=[*islice(records, case.ranks)]) for case in together]
@@ -302,14 +263,14 @@ def observe_series(
 
 def trouble_of(error: BaseException) -> Trouble:
     """What a learner should read of an error."""
-    if isinstance(error, RankFailure) and error.error.endswith(f".{OffLimits.__name__}"):
-        return Trouble(OffLimits.__name__, str(error).partition(": ")[2], where(error.traceback))
+    kind, said = type(error).__name__, str(error)
     if isinstance(error, RankFailure):
-        return Trouble(error.error or "died", str(error), where(error.traceback))
-    if isinstance(error, RankError):
-        kind = "TimeOut" if "did not finish within" in str(error) else type(error).__name__
-        return Trouble(kind, str(error))
-    return Trouble(type(error).__name__, str(error) or f"it raises {type(error).__name__}")
+        if error.error.endswith(f".{OffLimits.__name__}"):
+            return Trouble(OffLimits.__name__, said.partition(": ")[2], where(error.traceback))
+        return Trouble(error.error or "died", said, where(error.traceback))
+    if isinstance(error, RankError) and "did not finish within" in said:
+        return Trouble("TimeOut", said)
+    return Trouble(kind, said or f"it raises {kind}")
 
 
 def where(text: str) -> str:
