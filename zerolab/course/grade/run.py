@@ -8,6 +8,7 @@ import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from zerolab.apps.cli import ending
@@ -102,8 +103,10 @@ def progress(exercises: int) -> Iterator[Watch]:
             with suppress(OSError):
                 print(f"zerolab grade: running {exercises} exercises", file=sys.stderr, flush=True)
 
+        done = count()
+
         def watch(name: str) -> None:
-            bar.update(bar.desc != "starting")
+            bar.n = next(done)
             bar.set_description_str(name)
 
         yield watch

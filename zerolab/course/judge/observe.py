@@ -172,17 +172,11 @@ def observe_calls(
     memory = exercise.memory and lockstep and len(calls) == 1
     least = CASE_SECONDS + 0.5 * (len(calls) - 1)
     given = (on_rank, packed, calls, exercise.run, memory, ours, promised(exercise.answer))
-    on: dict[str, Any] = {
-        "ranks": len(calls[0]),
-        "world": case.world,
-        "device": "cpu",
-        "collectives": "ring",
-        "link": case.link,
-    }
+    on: dict[str, Any] = {"world": case.world, "link": case.link, "device": "cpu", "collectives": "ring"}
     for seconds in (least, 4 * least) if lockstep else (STARTED_SECONDS,):
         begin = time.process_time()
         try:
-            records = launch(*given, timeout=seconds, prints="quiet", **on)
+            records = launch(*given, ranks=len(calls[0]), timeout=seconds, prints="quiet", **on)
         except (RankError, InputError) as error:
             seen = [Observation(trouble=trouble_of(error), printed=shown(getattr(error, "printed", [])))]
             late = "did not finish within" in str(error) and time.process_time() - begin < 0.75 * seconds
