@@ -100,8 +100,7 @@ def _call(*arguments: int | bytes | None) -> int:
 
 
 def limit(megabytes: int) -> None:
-    """Refuse this process, and each it starts, more than `megabytes` of memory above what it takes now, and files
-    larger than that (Linux)."""
+    """Refuse this process, and each it starts, more memory above what it takes now, and larger files (Linux)."""
     if not has("proc"):
         return
     more = megabytes * 2**20

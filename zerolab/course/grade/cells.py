@@ -29,8 +29,7 @@ def role(cell: NotebookNode) -> dict[str, Any]:
 
 
 def data_of(part: NotebookNode, name: str) -> dict[str, Any]:
-    """What a cell's or a notebook's metadata say under a name; empty where that is no object, since anybody may write
-    into a notebook."""
+    """What metadata say under a name; empty where that is no object, since anybody may write into a notebook."""
     found = part.metadata.get(name)
     return found if isinstance(found, dict) else {}
 

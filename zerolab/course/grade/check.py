@@ -67,8 +67,7 @@ def run_check(
 ) -> None:
     """Print a finding for each claim, and at the end that all hold, with the points that this brings; raise
     CheckFailed, with a hint, unless they do. The hint sends to one of the `earlier` exercises if `fn` uses an answer to
-    it that does not hold. With each time that the same claim fails again, of which `failed` knows, comes one more
-    hint."""
+    it that does not hold. With each time that a claim fails again, of which `failed` knows, comes one more hint."""
     if not callable(fn):
         raise InputError(f"{exercise.name} is {fn!r}; pass your function itself, without calling it")
     seed = secrets.randbelow(2**32) if seed is None else seed

@@ -17,8 +17,7 @@ MOST_REPORT = 2**16
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Grade files: 0 at full marks, 1 below, 2 where a file cannot be graded, a grade not be written where it was asked
-    for, or a flag cannot work."""
+    """Grade files: 0 at full marks, 1 below, 2 where a file cannot be graded, or a grade not be written."""
     options = parser().parse_args(argv)
     try:
         limits = Limits(positive("--seconds", options.seconds), int(positive("--memory-mb", options.memory_mb)))

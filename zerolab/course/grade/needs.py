@@ -24,8 +24,7 @@ def sources_beside(fn: Callable[..., Any]) -> Iterator[str]:
 
 
 def globals_by_name(sources: Iterable[str]) -> dict[str, set[str]]:
-    """The globals that each function or class in `sources` reads; a source that is not Python has none. Nothing is
-    run."""
+    """The globals that each function or class in `sources`, which are not run, reads; what is no Python has none."""
     found: dict[str, set[str]] = {}
     for source in sources:
         with suppress(SyntaxError, ValueError, RecursionError, MemoryError):

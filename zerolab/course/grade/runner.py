@@ -35,8 +35,7 @@ def observe_function(exercise: Exercise, fn: Callable[..., Any], cases: Sequence
 
 
 def observe_apart(job: worker.Job, seconds: float) -> list[Observation] | Trouble:
-    """What was seen in a process that did a job, in so many seconds at most; or why it did not come to its end, or has
-    to be taken for spoilt."""
+    """What was seen in a process that did a job; or why it did not come to its end in time, or is spoilt."""
     with temporary_folder("grade") as folder:
         process = start_process(worker.main, (job, str(folder), surroundings(str(folder))), "zerolab-grade")
         in_time, code = False, None
@@ -72,8 +71,7 @@ def surroundings(folder: str) -> dict[str, str]:
 
 
 def end(process: BaseProcess, folder: str) -> int | None:
-    """End a process and all that it started, whatever these have done to get away; its status, if it has ended by
-    itself."""
+    """End a process and all that it started, wherever that is; its status, if it has ended by itself."""
     assert process.pid is not None
     with process_table:
         code = process.exitcode

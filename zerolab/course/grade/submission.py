@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Step:
-    """A cell to run: set-up from the source, or a learner's answer, with the source's own as `model`. `refusal` says
-    why an answer is not run."""
+    """A cell to run: set-up, or an answer, with the source's own as `model`; `refusal` says why it is not run."""
 
     name: str
     source: str

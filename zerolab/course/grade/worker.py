@@ -34,8 +34,7 @@ SEEN = "seen.json"
 
 @dataclass(frozen=True)
 class Cells:
-    """Cells of a lesson as (name, source, whether it is an answer). All are loaded; the last is the answer that is run,
-    on the cases of a seed."""
+    """Cells of a lesson as (name, source, whether it is an answer): all are loaded, and the last is run on cases."""
 
     lesson: str
     cells: Sequence[tuple[str, str, bool]]
@@ -71,8 +70,8 @@ def main(job: Job, folder: str, environment: Mapping[str, str]) -> None:
 
 
 def settle(folder: str, environment: Mapping[str, str]) -> None:
-    """Leave the server that forked this process behind: its session, its environment, its folder, its streams, and all
-    of its pipes, into which a stranger could write."""
+    """Leave the server that forked this process behind: its session, its environment, its folder, and its pipes, into
+    which a stranger could write."""
     os.setsid()
     gather_descendants()
     os.environ.clear()

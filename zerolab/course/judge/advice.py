@@ -26,12 +26,11 @@ def hint_for(trouble: Trouble, case: Case) -> str:
         return f"{head}it takes too long, or does not end: {said}. Look for a loop that counts far, or has no end"
     if kind == "SystemExit":
         return "it calls exit: return a value instead, the grade comes from what your function does"
-    if kind in ("Refused", "Tampered", "Missing"):
-        return said
-    if kind == "OffLimits":
-        return f"{said}{at}"
+    if kind in ("SIGSEGV", "SIGBUS"):
+        what = "what was released, such as by resize_(0), and used again?"
+        return f"{head}{said}: it read memory that is not there any more: {what}"
     if kind.startswith("SIG"):
-        return f"{head}{said}: {crash(kind)}"
+        return f"{head}{said}: look for what ends it, and at the memory it takes"
     if kind == "NameError" and "'get_ipython'" in said:
         return f"{head}{said}{at}: an answer runs as plain Python, so delete lines that begin with % or !"
     if kind == "NameError":
@@ -47,11 +46,7 @@ def hint_for(trouble: Trouble, case: Case) -> str:
     return f"{head}{said}{at}"
 
 
-def crash(signal: str) -> str:
-    """What to do about a process that a signal ended."""
-    if signal in ("SIGSEGV", "SIGBUS"):
-        return "it read memory that is not there any more: what was released, such as by resize_(0), and used again?"
-    return "look for what ends it, and at the memory it takes"
+IDLE = "has nothing to receive"
 
 
 def way_out(said: str) -> str:
@@ -62,11 +57,10 @@ def way_out(said: str) -> str:
         return "In a broadcast one rank sends and the others receive: all ranks must name the same src"
     for rank, verb, peer in re.findall(r"rank (\d+) (?:[^;]*? )?waits to (send to|receive from) rank (\d+)", said):
         if re.search(rf"rank {peer} has (?:already )?returned", said):
-            if verb == "send to":
-                return f"Rank {rank} sends to a rank that has already finished: who should not send?"
-            return f"Rank {rank} waits to receive from a rank that has already finished: who has nothing to receive?"
+            sends, ask = ("sends to", "should not send") if verb == "send to" else (f"waits to {verb}", IDLE)
+            return f"Rank {rank} {sends} a rank that has already finished: who {ask}?"
     if "waits to send" not in said:
-        return "Everybody waits to receive: who has nothing to receive, and sends first?"
+        return f"Everybody waits to receive: who {IDLE}, and sends first?"
     return "Post a receive before you wait for a send: irecv, isend, then both wait()"
 
 

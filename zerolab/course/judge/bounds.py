@@ -1,12 +1,9 @@
 """What an answer may not reach for: files, other processes, the network, the check itself, and finished parts.
 
-It is judged by what the code does, not by what things are called: a method may be called `save` and a variable `meter`.
-Three places see it:
-
-* `offence` reads the source before it runs: lines that are no Python, and imports of what the exercise is to build;
-* an audit hook of Python (`watch_process`) sees what is opened, started, connected, sent a signal, or looked at from
-  inside Python, whatever road leads there, and refuses it if an answer's code is on the road;
-* `guarded` gives an answer a `comm` whose transport and meter answer to the library alone.
+It is judged by what the code does, not by what things are called: a method may be called `save`. `offence` reads the
+source before it runs. An audit hook of Python (`watch_process`) sees what is opened, started, connected, sent a signal,
+or looked at from inside Python, and refuses it if an answer's code is on the road there. `guarded` gives an answer a
+`comm` whose transport and meter answer to the library alone.
 
 Who wants to get around all this can (`docs/instructors.md`); nobody gets into it by accident.
 """

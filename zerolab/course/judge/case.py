@@ -1,15 +1,11 @@
 """What a check gives to a function, and what it sees of it: plain data that two processes can exchange as JSON.
-
-A learner's code runs in one process and is judged in another. Only what is here passes between them, and never as a
-pickle, because reading a stranger's pickle runs a stranger's code.
-"""
+Never as a pickle: reading a stranger's pickle runs a stranger's code."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +13,6 @@ import torch
 from zerolab.collectives import Link
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 MOST_ELEMENTS = 100_000
 MOST_CHARACTERS = 2_000
@@ -62,15 +57,14 @@ class Case:
         return len(self.args)
 
 
-def once(reference: Callable[Concatenate[Case, P], T]) -> Callable[Concatenate[Case, P], T]:
+def once(reference: Callable[[Case], T]) -> Callable[[Case], T]:
     """Of a reference: it is asked once for each case, which keeps what it says. Several claims hold an answer to it."""
 
-    @wraps(reference)
-    def known(case: Case, *args: P.args, **kwargs: P.kwargs) -> T:
-        key, case = (reference, args, *kwargs.items()), case.itself or case
-        if key not in case._known:
-            case._known[key] = reference(case, *args, **kwargs)
-        found: T = case._known[key]
+    def known(case: Case) -> T:
+        case = case.itself or case
+        if reference not in case._known:
+            case._known[reference] = reference(case)
+        found: T = case._known[reference]
         return found
 
     return known
@@ -86,11 +80,10 @@ class Other:
 @dataclass(frozen=True)
 class Record:
     """What one rank did: the value it returned, its arguments afterwards, the (receiver, bytes) of each message it
-    sent, in its own code or in a collective, the library's collectives that it called, in order, as
-    ("all_gather", elements), and, where the exercise asks for it, the most bytes that it had made and still held, and
-    those that it left behind beside what it returned: for good, and until Python's garbage collector came (`late`);
-    the `dtypes` of what travelled; what an answer returned that its head does not promise (`unlike`); and whether a
-    later call `spoilt` what this one had given."""
+    sent, the library's collectives that it called, in order, as ("all_gather", elements); where the exercise asks for
+    it, the most bytes that it had made and still held, and those `left` beside what it returned, for good, and until
+    Python's garbage collector came (`late`); the `dtypes` of what travelled; what it returned that its head does not
+    promise (`unlike`); and whether what the call before had given has been `spoilt` since."""
 
     value: Any
     after: list[Any]
@@ -118,14 +111,13 @@ class Trouble:
     where: str = ""
 
     def __post_init__(self) -> None:
-        for name, text in (("kind", self.kind), ("message", self.message), ("where", self.where)):
+        for name, text in [*vars(self).items()]:
             object.__setattr__(self, name, legible(str(text)))
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What came of a case: a record for each rank and the seconds on the world's clock, or trouble; and what was
-    printed, the text of all ranks."""
+    """What came of a case: a record for each rank and the seconds on the world's clock, or trouble; and all prints."""
 
     records: list[Record] = field(default_factory=list)
     trouble: Trouble | None = None

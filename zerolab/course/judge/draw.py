@@ -35,8 +35,8 @@ def torch_generator(rng: Random) -> torch.Generator:
 
 
 def sizes(rng: Random) -> Iterator[tuple[int, int, str]]:
-    """(ranks, elements, world): every number of ranks, dividing and not, and real processes once. One rank comes late,
-    because what goes wrong between two says more."""
+    """(ranks, elements, world): every number of ranks, dividing and not, and real processes once. One rank comes late:
+    what goes wrong between two says more."""
     for ranks in (2, 3, 4, 1):
         each = rng.randint(2, 5)
         yield ranks, ranks * each, "lockstep"

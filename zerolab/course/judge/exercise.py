@@ -32,8 +32,7 @@ def alone(fn: Callable[..., Any], comm: Any, *args: Any) -> Any:
 @dataclass(frozen=True)
 class Claim:
     """Something that must hold in every case. `test` returns a hint where it does not: what came out, what was due,
-    where to look; the judge puts the case in front. Its own `hints`, if it has some, are given before the
-    exercise's."""
+    where to look; the judge puts the case in front. Its own `hints` are given before the exercise's."""
 
     text: str
     test: Test | Any

@@ -1,6 +1,5 @@
 """What is right is what the model answer does on a case. A mistake is a program: the model answer with places changed,
-or another of its name; what it gives is what it does there. Mistakes run only where an answer is wrong, so that no
-right answer is held to them."""
+or another of its name. Mistakes run only where an answer is wrong, so that no right answer is held to them."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ LOOK = "print it on each rank, and compare with what you expect by hand"
 
 
 def program(model: Any, change: Change) -> Any:
-    """The model answer, a function or a class, with these places changed, or another program of its name, among the
-    names of its file."""
+    """The model answer with these places changed, or another program of its name, among the names of its file."""
     source = change if isinstance(change, str) else textwrap.dedent(inspect.getsource(model))
     places = () if isinstance(change, str) else zip(change[::2], change[1::2], strict=True)
     for old, new in places:
@@ -64,16 +62,15 @@ def does(exercise: Exercise, case: Case, change: Change = ()) -> Observation:
     """What the model answer does on a case, or a mistake; in lockstep, and after no other call."""
     case = case.itself or case
     key = ("does", exercise.name, change)
-    if key not in case._known:
+    if (seen := case._known.get(key)) is None:
         fn = program(exercise.answer[0], change) if change else exercise.answer[0]
         if exercise.run is alone:
-            case._known[key] = Observation([Record(called(fn, args), [], []) for args in case.args])
+            seen = Observation([Record(called(fn, args), [], []) for args in case.args])
         else:
             seen = observe(exercise, fn, replace(case, world="lockstep"), ours=True)
             assert change or not seen.trouble, f"the model answer does not come to its end here: {seen.trouble}"
-            case._known[key] = seen
-    found: Observation = case._known[key]
-    return found
+        case._known[key] = seen
+    return seen
 
 
 def called(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -111,13 +108,13 @@ class Gives:
     def bound(self, exercise: Exercise) -> Gives:
         return replace(self, exercise=exercise)
 
-    def part(self, record: Record) -> Any:
-        if callable(self.of):
-            return self.of(record)
-        return record.value[self.of] if self.of and isinstance(record.value, dict) else record.value
-
     def parts(self, seen: Observation, ranks: int) -> Sequence[Any]:
-        return [self.part(record) for record in seen.records] or [seen.trouble] * ranks
+        def part(record: Record) -> Any:
+            if callable(self.of):
+                return self.of(record)
+            return record.value[self.of] if self.of and isinstance(record.value, dict) else record.value
+
+        return [*map(part, seen.records)] or [seen.trouble] * ranks
 
     def hint(self, case: Case, seen: Observation, earlier: Sequence[Case] = ()) -> str | None:
         """What to say where it does not hold, as it did in `earlier` cases."""
@@ -146,9 +143,8 @@ class Gives:
     @property
     def near(self) -> Tolerance:
         """The tolerance: of plain data, numbers are nearly the same ones."""
-        if self.tolerance is not None:
-            return self.tolerance
-        return NEARLY if self.plain or self.say else 1e-5
+        usual = NEARLY if self.plain or self.say else 1e-5
+        return usual if self.tolerance is None else self.tolerance
 
     @property
     def plain(self) -> bool:
@@ -157,9 +153,11 @@ class Gives:
     def wanted(self, case: Case) -> Sequence[Any]:
         return self.parts(does(self.exercise, case), case.ranks)
 
-    def holds(self, case: Case, seen: Observation) -> bool:
-        got, want = self.parts(seen, case.ranks), self.wanted(case)
+    def same(self, got: Sequence[Any], want: Sequence[Any]) -> bool:
         return all(alike(value, due, self.near) for value, due in zip(got, want, strict=True))
+
+    def holds(self, case: Case, seen: Observation) -> bool:
+        return self.same(self.parts(seen, case.ranks), self.wanted(case))
 
     def explained(self, case: Case, got: Sequence[Any], earlier: Sequence[Case]) -> str:
         """What to say of the first mistake that gives what all ranks gave, and that the claims before this one let
@@ -169,8 +167,7 @@ class Gives:
         before = list(takewhile(lambda claim: claim.test is not self, self.exercise.claims))
         for says, change in read_mistakes(self.exercise.mistakes).items():
             made = does(self.exercise, case, change)
-            parts = self.parts(made, case.ranks)
-            if made.trouble or not all(alike(one, other, self.near) for one, other in zip(got, parts, strict=True)):
+            if made.trouble or not self.same(got, self.parts(made, case.ranks)):
                 continue
             known = [(case, made), *((one, does(self.exercise, one, change)) for one in earlier)]
             passes = all(

@@ -87,8 +87,7 @@ def on_rank(
     ours: bool,
     promise: Any,
 ) -> list[dict[str, Any]]:
-    """One rank's part in calls that come one after the other, with so many ranks' arguments: `run` calls the function,
-    and what it does is noted."""
+    """One rank's part in calls, each with all ranks' arguments, that come one after the other, and what is noted."""
     if not ours:
         watch_process()
     fn, _, _ = loads(packed)
@@ -134,8 +133,7 @@ def measured(run: Run, fn: Callable[..., Any], comm: Collectives, mine: tuple[An
 
 
 def returned_bytes(tensors: Sequence[torch.Tensor]) -> int:
-    """What an answer may leave alive. Views of one storage count no more than that storage: they may not make up for
-    something that is kept."""
+    """What an answer may leave alive. Views of one storage do not make up for something else that is kept."""
     sizes: Counter[int] = Counter()
     for tensor in {id(tensor): tensor for tensor in tensors}.values():
         storage = tensor.untyped_storage()
@@ -157,8 +155,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def observe(exercise: Exercise, fn: Callable[..., Any], case: Case, ours: bool = False) -> Observation:
-    """Run `fn` as the case says; every error of the learner's code becomes the observation's trouble. A program of
-    `ours` is not watched."""
+    """What came of one case. A program of `ours` is not watched."""
     return next(observe_all(exercise, fn, [case], ours))
 
 
