@@ -24,7 +24,7 @@ from zerolab.course.judge.case import Case, Observation, Record, Trouble, encode
 from zerolab.course.judge.case import record_from_json as from_json
 from zerolab.course.judge.case import record_to_json as to_json
 from zerolab.course.judge.exercise import Exercise, Run, alone
-from zerolab.course.judge.promise import Promised, promised
+from zerolab.course.judge.promise import held_to, promised
 from zerolab.errors import InputError, RankError
 from zerolab.memory import Tracker
 from zerolab.ranks import RankFailure, launch
@@ -97,13 +97,13 @@ def on_rank(
     records: list[dict[str, Any]] = []
     values = []
     for args in calls:
-        mine = args[comm.rank]
-        asked = fn if promise is None else Promised(fn, promise)
+        mine, unlike = args[comm.rank], list[str]()
+        asked = held_to(promise, fn, unlike)
         value, peak, left, late = measured(run, asked, comm, mine) if memory else (run(asked, comm, *mine), 0, 0, 0)
         called = [(call.name, call.numel) for call in issued]
         dtypes = sorted({call.dtype for call in issued if call.dtype} | notes.dtypes)
-        unlike = asked.unlike if isinstance(asked, Promised) else ""
-        record = Record(value, list(mine), list(notes.sent), called, peak, left, late, dtypes, unlike)
+        said = "".join(unlike[:1])
+        record = Record(value, list(mine), list(notes.sent), called, peak, left, late, dtypes, said)
         records.append(to_json(record))
         values.append(value)
         for past in (notes.sent, notes.dtypes, issued):

@@ -64,14 +64,13 @@ def in_words(promise: Any, several: bool = False) -> str:
     return f"{words} of {', '.join(each[:-1])} and {each[-1]}" if each else words
 
 
-class Promised:
-    """A function that notes what it returned first that its head does not promise."""
+def held_to(promise: Any, fn: Callable[..., Any], unlike: list[str]) -> Callable[..., Any]:
+    """`fn`, of which is noted in `unlike` what it returned that its head does not promise."""
 
-    def __init__(self, fn: Callable[..., Any], promise: Any) -> None:
-        self.fn, self.promise, self.unlike = fn, promise, ""
-
-    def __call__(self, *args: Any, **named: Any) -> Any:
-        value = self.fn(*args, **named)
-        if not self.unlike and not keeps(value, self.promise):
-            self.unlike = f"{short(value)}, and {in_words(self.promise)} is due"
+    def called(*args: Any, **named: Any) -> Any:
+        value = fn(*args, **named)
+        if not keeps(value, promise):
+            unlike.append(f"{short(value)}, and {in_words(promise)} is due")
         return value
+
+    return fn if promise is None else called
