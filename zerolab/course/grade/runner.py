@@ -4,6 +4,7 @@ server that has torch imported, so that a class of hundreds waits for their answ
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ from zerolab.ranks.forkserver import process_table, start_process
 from zerolab.ranks.pickling import pack_function
 from zerolab.system import has
 
+START_SECONDS = 120.0
+"""A cold import of torch on a slow disk."""
 FORGED = Trouble("Tampered", "it writes where the check reports: leave files and pipes alone")
 
 
@@ -37,11 +40,17 @@ def observe_function(exercise: Exercise, fn: Callable[..., Any], cases: Sequence
 def observe_apart(job: worker.Job, seconds: float) -> list[Observation] | Trouble:
     """What was seen in a process that did a job; or why it did not come to its end in time, or is spoilt."""
     with temporary_folder("grade") as folder:
-        process = start_process(worker.main, (job, str(folder), surroundings(str(folder))), "zerolab-grade")
+        begun, theirs = multiprocessing.Pipe(duplex=False)
+        given = (job, theirs, str(folder), surroundings(str(folder)))
+        process = start_process(worker.main, given, "zerolab-grade")
+        theirs.close()
         in_time, code = False, None
         try:
+            # It ends where the answer begins.
+            connection.wait([begun, process.sentinel], START_SECONDS)
             in_time = bool(connection.wait([process.sentinel], seconds))
         finally:
+            begun.close()
             code = end(process, str(folder))
         if not in_time:
             return Trouble("TimeOut", f"the ranks did not finish within {seconds:g} s and would not stop")

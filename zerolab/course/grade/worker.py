@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -45,12 +46,13 @@ class Cells:
 Job = bytes | Cells
 
 
-def main(job: Job, folder: str, environment: Mapping[str, str]) -> None:
-    """Do a job in a process that was forked for it."""
-    settle(folder, environment)
+def main(job: Job, begun: Connection, folder: str, environment: Mapping[str, str]) -> None:
+    """Do a job in a process that was forked for it; `begun` is closed when the answer begins."""
+    settle(folder, environment, begun.fileno())
     if isinstance(job, bytes):
         fork_server()
         watch_process(strict=True)
+        begun.close()
         fn, (exercise, cases), _ = loads(job)
         seen: list[Observation] | Trouble = run(exercise, {exercise.name: fn}, None, cases)
     else:
@@ -60,6 +62,7 @@ def main(job: Job, folder: str, environment: Mapping[str, str]) -> None:
         fork_server()
         before = fingerprint()
         watch_process(strict=True)
+        begun.close()
         seen = run_cells(job)
         if changed := tampered(before):
             said = f"it replaces {', '.join(changed[:3])}, which the check relies on: leave what is not yours as it is"
@@ -69,7 +72,7 @@ def main(job: Job, folder: str, environment: Mapping[str, str]) -> None:
     os._exit(0)
 
 
-def settle(folder: str, environment: Mapping[str, str]) -> None:
+def settle(folder: str, environment: Mapping[str, str], keep: int) -> None:
     """Leave the server that forked this process behind: its session, its environment, its folder, and its pipes, into
     which a stranger could write."""
     os.setsid()
@@ -84,7 +87,7 @@ def settle(folder: str, environment: Mapping[str, str]) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
-    close_all_but(0, 1, 2)
+    close_all_but(0, 1, 2, keep)
     # Python's tracker of named memory is told of through one of those pipes; this process gets one of its own.
     resource_tracker._resource_tracker.__init__()  # type: ignore[misc]
 
