@@ -47,7 +47,6 @@ class Limits:
 
 
 def version() -> int:
-    """Which version of Landlock the system has; below 1 if none."""
     return _call(_CREATE, None, 0, _VERSION) if has("landlock") else -1
 
 
@@ -94,7 +93,6 @@ def _allow(rules: int, path: Path, access: int) -> None:
 
 
 def _call(*arguments: int | bytes | None) -> int:
-    """A system call's result, or -1."""
     words = (ctypes.c_long(one) if isinstance(one, int) else ctypes.c_char_p(one) for one in arguments)
     return int(ctypes.CDLL(None).syscall(*words))
 
@@ -112,7 +110,6 @@ def limit(megabytes: int) -> None:
 
 
 def memory_taken() -> int:
-    """Bytes of address space that this process has taken."""
     return int(psutil.Process().memory_info().vms)
 
 

@@ -71,7 +71,6 @@ def read_notebook(path: Path) -> NotebookNode:
 
 
 def text_of(notebook: NotebookNode) -> str:
-    """The file's text, the same bytes for the same notebook."""
     import nbformat
 
     return nbformat.writes(notebook).rstrip("\n") + "\n"
@@ -101,7 +100,6 @@ def strip_answer(cell: NotebookNode) -> None:
 
 
 def lock(cell: NotebookNode) -> None:
-    """Tell Jupyter what a learner may not delete or edit."""
     if is_answer(cell) or is_locked(cell):
         cell.metadata["deletable"] = False
     if is_locked(cell):
@@ -118,7 +116,6 @@ def checksum(cell: NotebookNode) -> str:
 
 
 def seal(cell: NotebookNode) -> None:
-    """Write the checksum beside the role, so that an edit can be seen."""
     if is_answer(cell) or is_locked(cell):
         cell.metadata["nbgrader"]["checksum"] = checksum(cell)
         cell.metadata["nbgrader"]["cell_type"] = cell.cell_type

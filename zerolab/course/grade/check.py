@@ -110,7 +110,6 @@ def next_hint(exercise: Exercise, claim: str, failed: dict[str, Failed]) -> str:
 
 
 def first_fault(name: str, fn: Callable[..., Any], earlier: Sequence[Exercise], seed: int) -> str | None:
-    """The first earlier exercise whose answer `fn` uses, and which does not hold."""
     used = uses(name, globals_by_name(sources_beside(fn)))
     names = getattr(fn, "__globals__", {})
     for exercise in earlier:

@@ -24,7 +24,6 @@ SHORT = re.compile(
 
 
 def in_doubt(seen: Sequence[Observation]) -> bool:
-    """Whether an exercise ended in a trouble that the machine may have made."""
     met = [one.trouble for one in seen if one.trouble]
     return any(SHORT.search(one.message) if one.kind == "RuntimeError" else not OWN.fullmatch(one.kind) for one in met)
 

@@ -39,7 +39,6 @@ def _fork_passfds(path: Any, command: Sequence[Any], descriptors: Sequence[int])
 
 
 def close_all_but(*kept: int) -> None:
-    """Close every descriptor of this process but these."""
     for before, after in itertools.pairwise(sorted({-1, *kept, os.sysconf("SC_OPEN_MAX")})):
         # Python 3.11 takes the empty range from 0 to 0 for all there are.
         if before + 1 < after:

@@ -36,7 +36,6 @@ class Verdict:
 
     @property
     def hint(self) -> str:
-        """What to mend first."""
         return next((finding.hint for finding in self.findings if finding.hint), "")
 
 

@@ -19,15 +19,12 @@ from zerolab.course.judge.case import legible
 
 @dataclass(frozen=True)
 class Graded:
-    """A file, what was handed in with it, and a verdict on each of its exercises."""
-
     path: Path
     submission: Submission
     verdicts: tuple[Verdict, ...]
 
 
 def totals(results: Sequence[Graded]) -> tuple[float, float]:
-    """Points reached and points there are."""
     verdicts = [verdict for result in results for verdict in result.verdicts]
     return sum(verdict.score for verdict in verdicts), sum(verdict.points for verdict in verdicts)
 
@@ -80,7 +77,6 @@ def as_json(results: Sequence[Graded], refused: Sequence[str] = ()) -> dict[str,
 
 
 def as_markdown(results: Sequence[Graded], refused: Sequence[str] = ()) -> str:
-    """The grade as a Markdown table, such as for a comment on a pull request."""
     lines = ["| lesson | exercise | points | what to do |", "| --- | --- | ---: | --- |"]
     for result in results:
         for verdict in result.verdicts:

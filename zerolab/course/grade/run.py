@@ -25,7 +25,6 @@ from zerolab.train.progress import Bar
 
 
 def grade_files(options: argparse.Namespace, limits: Limits) -> int:
-    """Grade the files that a command line names; returns its status."""
     seed = secrets.randbelow(2**32) if options.seed is None else options.seed
     refused: list[str] = []
     try:

@@ -28,7 +28,6 @@ FORGED = Trouble("Tampered", "it writes where the check reports: leave files and
 
 
 def observe_function(exercise: Exercise, fn: Callable[..., Any], cases: Sequence[Case]) -> list[Observation]:
-    """What came of a notebook's function in the cases, up to the first trouble."""
     try:
         packed = pack_function(fn, (exercise, list(cases)), {})
     except InputError as error:

@@ -59,12 +59,10 @@ def is_ours(path: Path) -> bool:
 
 
 def lesson_of(notebook: NotebookNode, path: Path) -> str:
-    """The lesson that a notebook says it belongs to, else the one of its file's name."""
     return str(data_of(notebook, "zerolab").get("lesson", path.stem))
 
 
 def read_submission(path: Path, source: Path | None = None) -> Submission:
-    """Read a learner's notebook, and its source from `source` or from where the course keeps it."""
     handed_in = read_notebook(path)
     lesson = lesson_of(handed_in, path)
     if lesson not in LESSONS:
@@ -74,7 +72,6 @@ def read_submission(path: Path, source: Path | None = None) -> Submission:
 
 
 def find_source(path: Path, lesson: str) -> Path:
-    """The solution that an exercise was made from: of the checkout that zerolab runs from, or beside the exercise."""
     name = f"solutions/{lesson}.ipynb"
     for root in (Path(__file__).resolve().parents[3], path.resolve().parent.parent):
         if (root / name).is_file():
@@ -86,7 +83,6 @@ def find_source(path: Path, lesson: str) -> Path:
 
 
 def compare(handed_in: NotebookNode, source: NotebookNode, lesson: str) -> Submission:
-    """Walk through the source's graded cells and take the learner's answers to them."""
     theirs: dict[str, list[NotebookNode]] = {}
     for cell in handed_in.cells:
         theirs.setdefault(grade_id(cell), []).append(cell)

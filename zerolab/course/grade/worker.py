@@ -93,7 +93,6 @@ def settle(folder: str, environment: Mapping[str, str], keep: int) -> None:
 
 
 def run_cells(job: Cells) -> list[Observation]:
-    """What came of the last cell's answer, or why that did not load."""
     names: dict[str, Any] = {"__name__": "answers"}
     trouble = None
     for name, source, answer in job.cells:

@@ -9,7 +9,6 @@ from zerolab.course.judge.case import Case, Trouble
 
 
 def hint_for(trouble: Trouble, case: Case) -> str:
-    """What to do about code that did not come to its end."""
     kind, said = trouble.kind, trouble.message
     at = f" ({trouble.where})" if trouble.where else ""
     # A rank's trouble belongs to a case, so the case is named first. A cell that does not even load has run no case.
@@ -65,7 +64,6 @@ def way_out(said: str) -> str:
 
 
 def sources(said: str) -> str:
-    """What to say of broadcasts from several ranks."""
     if len(set(re.findall(r" is in #\d+ broadcast of \d+ \w+ from (\d+)", said))) < 2:
         return ""
     return ". In a broadcast one rank sends and the others receive: all ranks must name the same src"
@@ -80,7 +78,6 @@ def lengths(said: str, ranks: int) -> str:
 
 
 def alike(said: str) -> str:
-    """What to do about messages of two sizes, from the report."""
     chunk = "ask which chunk the left neighbour sends in this step"
     found = re.search(r"sends (\d+) bytes.* receives (\d+)", said)
     sizes = sorted(int(size) for size in found.groups()) if found else []

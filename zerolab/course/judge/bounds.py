@@ -129,7 +129,6 @@ def watch_process(strict: bool = False) -> None:
 
 @cache
 def _kind(event: str) -> str:
-    """Which of the reasons an event falls under, or ''."""
     return _EVENTS.get(event, _EVENTS.get(event.partition(".")[0], ""))
 
 
@@ -153,7 +152,6 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def is_answer(frame: FrameType) -> bool:
-    """Whether a frame runs a learner's code."""
     return bool(ANSWER_FILE.search(frame.f_code.co_filename))
 
 

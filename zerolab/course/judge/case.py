@@ -98,7 +98,6 @@ class Record:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that this rank put on the wire."""
         return sum(nbytes for _, nbytes in self.sent)
 
 

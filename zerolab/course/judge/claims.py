@@ -140,17 +140,14 @@ def with_defaults(exercise: Exercise) -> list[Claim]:
 
 
 def most(name: str) -> Callable[[Case, Observation], int]:
-    """The most that a rank's run noted under `name`."""
     return lambda case, seen: max(int(record.value[name]) for record in seen.records)
 
 
 def most_sent(case: Case, seen: Observation) -> int:
-    """Bytes on the wire, of the rank that sends most."""
     return max(record.nbytes for record in seen.records)
 
 
 def most_messages(case: Case, seen: Observation) -> int:
-    """Messages of the rank that sends most of them."""
     return max(len(record.sent) for record in seen.records)
 
 
@@ -160,7 +157,6 @@ def most_held(case: Case, seen: Observation) -> int:
 
 
 def number_of_calls(case: Case, seen: Observation) -> int:
-    """Collectives that a rank calls."""
     return max(len(record.calls) for record in seen.records)
 
 

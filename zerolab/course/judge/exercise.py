@@ -39,7 +39,6 @@ class Claim:
     hints: tuple[str, ...] = ()
 
     def hint(self, case: Case, seen: Observation, earlier: Sequence[Case] = ()) -> str | None:
-        """What does not hold, as it did in `earlier` cases; or None."""
         return self.test.hint(case, seen, earlier) if hasattr(self.test, "hint") else self.test(case, seen)
 
 

@@ -117,7 +117,6 @@ class Gives:
         return [*map(part, seen.records)] or [seen.trouble] * ranks
 
     def hint(self, case: Case, seen: Observation, earlier: Sequence[Case] = ()) -> str | None:
-        """What to say where it does not hold, as it did in `earlier` cases."""
         want, got = self.wanted(case), self.parts(seen, case.ranks)
         wrong = [rank for rank, value in enumerate(got) if not alike(value, want[rank], self.near)]
         if not wrong:

@@ -142,7 +142,6 @@ def returned_bytes(tensors: Sequence[torch.Tensor]) -> int:
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """The tensors in what a rank was given, or gave."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, torch.nn.Module):
@@ -198,7 +197,6 @@ def warm_up() -> None:
 
 
 def shown(printed: Sequence[str]) -> str:
-    """What ranks printed, with the rank before each line if several did."""
     return legible(format_ranked([legible(text) for text in printed]))
 
 
@@ -221,7 +219,6 @@ def observe_all(
 
 
 def in_series(cases: Sequence[Case]) -> Iterator[list[Case]]:
-    """Cases by themselves, and those that come one after the other together."""
     series: list[Case] = []
     for case in cases:
         if series and (case.before is None or case.before is not series[-1].itself):

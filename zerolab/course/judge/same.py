@@ -69,7 +69,6 @@ def is_whole(value: object) -> bool:
 
 
 def short(value: Any) -> str:
-    """A value in few words."""
     if isinstance(value, Other):
         return value.type_name
     if isinstance(value, Tensor):

@@ -82,7 +82,6 @@ def scored(
 
 
 def first_hint(claim: Claim, cases: Sequence[Case], seen: Sequence[Observation]) -> tuple[str, str]:
-    """The hint of the first case in which a claim does not hold, or '', and what was printed in that case."""
     for at, (case, observation) in enumerate(zip_longest(cases, seen, fillvalue=None)):
         if case is None or observation is None:
             return "it ended before every case had run: do not end the process or its threads", ""
@@ -101,7 +100,6 @@ STAYS = "(by itself the same call is right: what stays from call to call?)"
 
 
 def runs(exercise: Exercise, case: Case, seen: Observation) -> str | None:
-    """A hint unless every rank has come to its end."""
     if trouble := seen.trouble:
         hint = hint_for(trouble, case)
         stuck = ((says, does(exercise, case, change).trouble) for says, change in read_mistakes(exercise.stuck).items())
