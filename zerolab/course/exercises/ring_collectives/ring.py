@@ -70,12 +70,6 @@ def each_ranks(rng: Random, ranks: int, numel: int, dtype: torch.dtype, poisoned
     return tensors
 
 
-def poison(rng: Random, tensor: Tensor) -> None:
-    """Put a NaN and an inf anywhere."""
-    for value in (torch.nan, torch.inf):
-        tensor[rng.randrange(tensor.numel())] = value
-
-
 @each_rank
 def no_library_collective(case: Case, rank: int, record: Record) -> str | None:
     for name, _ in record.calls:
@@ -113,11 +107,8 @@ def right_values(says: str, look: str, of: str = "") -> Claim:
 
 def as_a_ring(of: Callable[[Record], Any], look: str) -> Claim:
     """Each rank sends as much as the model's."""
-
-    def said(args: tuple[Any, ...], got: Any, want: Any) -> str:
-        return f"sent {got} bytes, a ring {want}"
-
-    return Claim("it sends what a ring sends, to the byte", Gives(of, look, say=said))
+    sent = Gives(of, look, say=lambda args, got, want: f"sent {got} bytes, a ring {want}")
+    return Claim("it sends what a ring sends, to the byte", sent)
 
 
 def ring_exercise(
@@ -135,22 +126,15 @@ def ring_exercise(
     def held(case: Case) -> int:
         return 4 * BOARD[1] * (case.ranks + (chunks or 0)) // case.ranks + 64
 
-    sends = as_a_ring(
-        lambda record: record.nbytes,
-        "N-1 steps are enough for each half, and each sends one chunk, as long as it is, in the input's dtype",
-    )
+    look_sent = "N-1 steps are enough for each half, and each sends one chunk, as long as it is, in the input's dtype"
+    sends = as_a_ring(lambda record: record.nbytes, look_sent)
     return Exercise(
         name,
         cases,
         (FROM_MESSAGES, values, TO_THE_RIGHT, sends, Claim("it returns a new tensor", new_tensor)),
         scores=(
             Score("bytes a rank sends", most_sent, None, "in each step one chunk travels"),
-            Score(
-                "messages a rank sends",
-                most_messages,
-                None,
-                "each message waits for the network once more: send a chunk in one piece",
-            ),
+            Score("messages a rank sends", most_messages, None, "each one waits for the network: send chunks whole"),
             Score("bytes held at the worst moment", most_held, held if chunks else None, look, slack=64, wastes=wastes),
         ),
         memory=True,

@@ -53,8 +53,6 @@ Several moments are as high; the first is asked for
     totals.index(max(totals)) => len(totals) - 1 - totals[::-1].index(max(totals))
 The highest is the first moment here, number 0: does your search leave it out?
     totals.index(max(totals)) => 1 + totals[1:].index(max(totals[1:]))
-In larger units both are as high, so do not round: compare bytes
-    sum(sample.values()) => round(sum(sample.values()) / 1024)
 So small a difference counts, too: float32 and 32-bit integers do not hold it, so compare whole bytes
     sum(sample.values()) => torch.tensor(sum(sample.values())).float()
 It is the tallest of all at some other moment, and that moment is not asked for
@@ -94,13 +92,25 @@ def peak_cases(rng: Random) -> list[Case]:
         samples = launch(watched, *of, ranks=1 + stage % 2, world="lockstep", device="cpu", prints="quiet")[0]
         return add(samples, f"step {steps} at stage {stage}, {layers} layers of {width}, {rows} examples")
 
+    # In a deep network activations take most.
+    width = rng.randint(16, 24)
+    deep = add_step(width, rng.randint(7, 8), 4 * width)
+    # Each kind takes most somewhere: who never names one, or leaves it out, must not pass by luck.
+    kinds, most = list(deep[0]), name_the_peak(deep)[1]
+    for kind in kinds:
+        if kind != most:
+            swapped = [sample | {kind: sample[most], most: sample[kind]} for sample in deep]
+            add(swapped, f"a deep network in which {kind} and {most} trade places")
+    # A sample is a dict: it says by name, and not by place, what a kind takes.
+    turned = []
+    for turn, sample in enumerate(deep):
+        names = kinds[turn % len(kinds) :] + kinds[: turn % len(kinds)]
+        turned.append({kind: sample[kind] for kind in names})
+    add(turned, "a deep network, the kinds of each moment in another order")
     for rows, steps in ((200, 2), (4, 1), (4, 2), (50, 1)):
         add_step(rng.randint(16, 40), rng.randint(2, 4), rows + rng.randint(0, rows // 4), steps)
     # Here the kind that was highest of all is not the largest at the peak.
     add_step(rng.randint(16, 40), rng.randint(3, 4), rng.randint(2, 8), steps=1, stage=3)
-    # In a deep network activations take most.
-    width = rng.randint(16, 24)
-    deep = add_step(width, rng.randint(7, 8), 4 * width)
     # A few bytes make the difference, and the highest moment comes first.
     samples = add_step(rng.randint(2, 4), 2, rng.randint(2, 4))
     at, kind = name_the_peak(samples)
@@ -115,18 +125,6 @@ def peak_cases(rng: Random) -> list[Case]:
     large.append(dict.fromkeys(reversed(large[at]), 1) | {kind: taken - len(large[at]) + 1})
     large.insert(at, large[at] | {kind: large[at][kind] - 1})
     add(large, "the same step, millions of times as large")
-    # A sample is a dict: it says by name, and not by place, what a kind takes.
-    kinds, most = list(deep[0]), name_the_peak(deep)[1]
-    turned = []
-    for turn, sample in enumerate(deep):
-        names = kinds[turn % len(kinds) :] + kinds[: turn % len(kinds)]
-        turned.append({kind: sample[kind] for kind in names})
-    add(turned, "a deep network, the kinds of each moment in another order")
-    # Each kind takes most somewhere: who never names one must not pass by luck.
-    for kind in kinds:
-        if kind != most:
-            swapped = [sample | {kind: sample[most], most: sample[kind]} for sample in deep]
-            add(swapped, f"a deep network in which {kind} and {most} trade places")
     return cases
 
 
@@ -136,10 +134,11 @@ EXERCISE = Exercise(
     (
         Claim(
             "it finds the highest moment",
-            Gives(lambda record: record.value[0], "A moment's height is the sum of all its kinds"),
+            Gives(lambda record: record.value[0], "Add up all kinds of each moment, to the byte"),
         ),
         Claim(
-            "it names what takes most there", Gives(lambda record: record.value[1], "Look at all kinds of this moment")
+            "it names what takes most there",
+            Gives(lambda record: record.value[1], "Look at all kinds of this moment"),
         ),
     ),
     run=alone,
