@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from zerolab.course.judge.case import Case, plural
+from zerolab.course.judge.case import Case
 from zerolab.course.judge.exercise import Claim, Exercise, alone
 from zerolab.course.judge.model import Gives
 
@@ -62,13 +62,7 @@ def bounds_cases(rng: Random) -> list[Case]:
     numels += [(ranks, rng.randint(0, 40)) for ranks in (1, 2, 3, 4, 2, 3)]
     # As many elements on other ranks: what an answer keeps by their number shows.
     numels += [(4, 2), (3, 9), (4, 10), (3, 10), (3, 0)]
-    return [
-        Case(
-            [(numel, ranks, rank) for rank in range(ranks)],
-            about=f"{plural(numel, 'element')} over {plural(ranks, 'rank')}",
-        )
-        for ranks, numel in numels
-    ]
+    return [Case([(numel, ranks, rank) for rank in range(ranks)]) for ranks, numel in numels]
 
 
 EXERCISE = Exercise(

@@ -79,19 +79,11 @@ the left neighbour's own tensor: receive before you send on
 what came but for its zeros, in whose places its own numbers stand: zeros are numbers, too
     comm.recv(tensor, (comm.rank - 1) % comm.size) => came = comm.recv(tensor.clone(), (comm.rank - 1) % comm.size)
     if right => if comm.rank != src:\n        tensor[came != 0] = came[came != 0]\n    if right
-its own tensor, where only zeros came: zeros are numbers like others
-    comm.recv(tensor, (comm.rank - 1) % comm.size) => came = comm.recv(tensor.clone(), (comm.rank - 1) % comm.size)
-    if right => if comm.rank != src and came.any():\n        tensor.copy_(came)\n    if right
-the first row alone of what came, and of its own tensor the rest: overwrite all of it
-    comm.recv(tensor, (comm.rank - 1) % comm.size) => came = comm.recv(tensor.clone(), (comm.rank - 1) % comm.size)
-    if right => if comm.rank != src:\n        tensor[:1] = came[:1]\n    if right
 NaN where its own tensor had NaN or inf and a number came: overwrite what was there; 0 times NaN is NaN
     recv(tensor, (comm.rank - 1) % comm.size) => recv(came := tensor.clone(), (comm.rank - 1) % comm.size)
     if right => if comm.rank != src:\n        tensor.mul_(0).add_(came)\n    if right
 what float32 has rounded: numbers stay in the input's dtype, from end to end
     return tensor => return tensor.copy_(tensor.float())
-what float64 has rounded: numbers stay in the input's dtype, from end to end
-    return tensor => return tensor.copy_(tensor.double())
 """
 USED_AGAIN = -1.0
 """What the caller writes into its tensor when the broadcast has returned; no case has such a number."""
@@ -128,7 +120,7 @@ EXERCISE = Exercise(
     broadcast_cases,
     (
         ring.FROM_MESSAGES,
-        ring.right_values("every rank ends with rank src's tensor", "print who receives from whom", "value"),
+        ring.right_values("every rank ends with rank src's tensor", "print what each rank receives", "value"),
         Claim(
             "its result is right in place",
             Gives("tensor", "receive into the tensor that you are given", "was left with", tolerance=0.0),

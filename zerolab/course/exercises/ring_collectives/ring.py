@@ -115,13 +115,12 @@ def ring_exercise(
     name: str,
     cases: Callable[[Random], list[Case]],
     values: Claim,
-    wastes: str = "",
     look: str = "",
     chunks: int | None = None,
     **about: Any,
 ) -> Exercise:
     """An exercise whose function is a collective that returns a new tensor. It may hold a whole tensor and so many
-    `chunks` at most, or what the model holds; `look` and `wastes` are about who holds more."""
+    `chunks` at most, or what the model holds; `look` is for who holds more."""
 
     def held(case: Case) -> int:
         return 4 * BOARD[1] * (case.ranks + (chunks or 0)) // case.ranks + 64
@@ -135,7 +134,7 @@ def ring_exercise(
         scores=(
             Score("bytes a rank sends", most_sent, None, "in each step one chunk travels"),
             Score("messages a rank sends", most_messages, None, "each one waits for the network: send chunks whole"),
-            Score("bytes held at the worst moment", most_held, held if chunks else None, look, slack=64, wastes=wastes),
+            Score("bytes held at the worst moment", most_held, held if chunks else None, look, slack=64),
         ),
         memory=True,
         # What travels in another dtype shows in the bytes, and a library's collective must be told first.

@@ -47,12 +47,6 @@ one chunk only: gather the chunks after you have reduced them
 its own tensor, to which nothing was added
     return ring_all_gather(comm, shard, tensor.numel()) => return tensor
 """
-WASTES = r"""
-two whole tensors at once: is the mean made in a new one, where dividing in place, or a chunk, would do?
-    def ring_all_reduce(comm, tensor, average=False):
-        whole = ring_all_gather(comm, ring_reduce_scatter(comm, tensor), tensor.numel())
-        return whole / comm.size if average else whole
-"""
 
 
 def all_reduce_cases(rng: Random) -> list[Case]:
@@ -75,9 +69,8 @@ EXERCISE = ring.ring_exercise(
     ring.right_values(
         "every rank returns the sum, or the mean", "check each half by itself, its dtype, and how the mean is made"
     ),
-    WASTES,
-    "a copy of the whole tensor that you make before the first half, such as tensor / comm.size or tensor.clone(), "
-    "lives on beside both: the halves need none, and there is least to divide between them",
+    "a second whole tensor, such as tensor.clone(), or tensor / comm.size before or after both halves, lives on beside "
+    "the first: divide in place, or between the halves, where there is least to divide",
     chunks=2,
     hints=(
         "After a reduce-scatter each rank has a finished chunk; who needs it?",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from zerolab.course.exercises.ring_collectives.chunk_bounds import chunk_bounds
-from zerolab.course.judge.case import Case, plural
+from zerolab.course.judge.case import Case
 from zerolab.course.judge.exercise import Claim, Exercise, alone
 from zerolab.course.judge.model import Gives
 from zerolab.course.judge.same import short
@@ -61,13 +61,7 @@ def bytes_cases(rng: Random) -> list[Case]:
     shapes = [(ranks, rng.randint(20, 2000), itemsize) for ranks in (1, 2, 3, 4) for itemsize in (4, 2, 8)]
     # The first three differ in one thing from each to the next: what an answer keeps by the others shows.
     shapes += [(4, 10, 4), (4, 10, 8), (3, 10, 8), (3, 12, 2), (4, 3, 8), (3, 1, 4), (3, 0, 4)]
-    return [
-        Case(
-            [(numel, itemsize, ranks, rank) for rank in range(ranks)],
-            about=f"{plural(numel, 'element')} of {itemsize} bytes over {plural(ranks, 'rank')}",
-        )
-        for ranks, numel, itemsize in shapes
-    ]
+    return [Case([(numel, itemsize, ranks, rank) for rank in range(ranks)]) for ranks, numel, itemsize in shapes]
 
 
 EXERCISE = Exercise(

@@ -102,10 +102,7 @@ def peak_cases(rng: Random) -> list[Case]:
             swapped = [sample | {kind: sample[most], most: sample[kind]} for sample in deep]
             add(swapped, f"a deep network in which {kind} and {most} trade places")
     # A sample is a dict: it says by name, and not by place, what a kind takes.
-    turned = []
-    for turn, sample in enumerate(deep):
-        names = kinds[turn % len(kinds) :] + kinds[: turn % len(kinds)]
-        turned.append({kind: sample[kind] for kind in names})
+    turned = [dict(rng.sample([*sample.items()], len(sample))) for sample in deep]
     add(turned, "a deep network, the kinds of each moment in another order")
     for rows, steps in ((200, 2), (4, 1), (4, 2), (50, 1)):
         add_step(rng.randint(16, 40), rng.randint(2, 4), rows + rng.randint(0, rows // 4), steps)

@@ -109,18 +109,15 @@ def states_cases(rng: Random) -> list[Case]:
     worlds = ["lockstep"] * len(measured) + ["processes"]
     cases = [Case([args] * args[1], world) for args, world in zip(sizes, worlds, strict=True)]
     # From each of these to the next one thing changes, so that what an answer keeps by the others shows.
-    chain = [(7_500_000_000, ranks, MIXED) for ranks in (64, 1024)]
-    chain += [(7_500_000_000, 1024, MEGATRON), (rest(rng, 1024), 1024, MEGATRON)]
-    for parameters, ranks, recipe in (*chain, (rest(rng, 3), 3, MIXED), (rest(rng, 7), 7, MOMENTUM)):
+    chain = [(7_500_000_000, 64, MIXED), (7_500_000_000, 1024, MIXED), (7_500_000_000, 1024, MEGATRON)]
+    for ranks, recipe in ((1024, MEGATRON), (3, MIXED), (7, MOMENTUM)):
+        # Ranks do not divide them.
+        chain.append((ranks * rng.randint(10**3, 10**8) + rng.randint(1, ranks - 1), ranks, recipe))
+    for parameters, ranks, recipe in chain:
         cases += [Case([(parameters, ranks, stage, recipe)]) for stage in range(4)]
     # One parameter is left over for very many ranks: what is added before the rest is cut off must be enough.
     cases += [Case([(100_003 * rng.randint(10, 100) + 1, 100_003, stage, FP32)]) for stage in range(1, 4)]
     return cases
-
-
-def rest(rng: Random, ranks: int) -> int:
-    """A size that so many ranks do not divide."""
-    return ranks * rng.randint(10**3, 10**8) + rng.randint(1, ranks - 1)
 
 
 def says_of(kind: str) -> Claim:
