@@ -66,8 +66,6 @@ There is a gradient for a frozen parameter: leave out what does not require one
     [parameter for parameter in parameters if parameter.requires_grad] => parameters
 There is no gradient where a frozen parameter had one: leave what is frozen alone
     row = => for p in parameters:\n        p.grad = p.grad if p.requires_grad else None\n    row =
-There is a gradient of zeros for a frozen parameter that had none: leave what is frozen alone
-    row = => for p in parameters:\n        p.grad = torch.zeros_like(p) if p.grad is None else p.grad\n    row =
 These are numbers where a rank's gradient is NaN: the mean is NaN there, so that everybody sees it
     gradient.detach() => gradient.detach().nan_to_num()
 """
@@ -80,21 +78,14 @@ def average_case(
     ranks: int,
     frozen: Sequence[int] = (),
     missing: Sequence[tuple[int, int]] = (),
-    odd: bool = False,
     **where: Any,
 ) -> Case:
-    """`missing` are (rank, parameter). With `odd` one rank's gradients are zeros, and a number of another's is NaN."""
+    """`missing` are (rank, parameter)."""
     values = [signed(rng, torch.Size(shape).numel()).view(shape) for shape in shapes]
     mine: list[list[Any]] = [[signed(rng, value.numel()).view(value.shape) for value in values] for _ in range(ranks)]
     # What was frozen late may have a .grad from before.
     for rank, number in [*missing, *((rank, number) for rank in range(0, ranks, 2) for number in frozen)]:
         mine[rank][number] = None
-    if odd:
-        zero, poisoned = rng.sample(mine, 2)
-        for gradient in zero:
-            gradient.zero_()
-        gradient = rng.choice([gradient for gradient in poisoned if gradient.numel()])
-        gradient.view(-1)[rng.randrange(gradient.numel())] = torch.nan
     return Case([(values, gradients, list(frozen)) for gradients in mine], **where)
 
 
@@ -114,9 +105,15 @@ def average_cases(rng: Random) -> list[Case]:
         others = [(rank, trained[rank % len(trained)]) for rank in range(ranks)]
         return [average_case(rng, drawn, ranks, [frozen], lacks, **where) for lacks in (missing, others)]
 
+    # One rank's gradients are zeros, and a number of another's is NaN.
+    odd = average_case(rng, shapes(), 2)
+    zero, poisoned = rng.sample([gradients for _, gradients, _ in odd.args], 2)
+    for gradient in zero:
+        gradient.zero_()
+    max(poisoned, key=torch.numel).view(-1)[-1] = torch.nan
     return [
         *(case for ranks in (2, 3, 4) for case in (average_case(rng, shapes(), ranks), *skipping(ranks))),
-        average_case(rng, shapes(), 2, odd=True),
+        odd,
         *skipping(1),
         skipping(2, world="processes")[0],
         # A rank without any gradient.
@@ -138,18 +135,17 @@ def run_average(
     return {"gradients": [one if one is None else one.detach().clone() for one in now], "graph": graph}
 
 
+def ended(args: tuple[Any, ...], got: Any, want: Any) -> str:
+    return f"ended with {difference(got, want, 1e-5)}"
+
+
 EXERCISE = Exercise(
     "average_gradients",
     average_cases,
     (
         Claim(
             "every rank ends with the mean in every .grad",
-            Gives(
-                "gradients",
-                "Does each part of the row go back to its parameter?",
-                tolerance=1e-5,
-                say=lambda args, got, want: f"ended with {difference(got, want, 1e-5)}",
-            ),
+            Gives("gradients", "Does each part of the row go back to its parameter?", tolerance=1e-5, say=ended),
         ),
         Claim(
             "gradients are plain numbers",

@@ -47,8 +47,6 @@ Masks of bits round to powers of two alone, and align may be any number
     -(-end // align) * align) => (end + align - 1) & ~(align - 1))
 A parameter without elements takes no place, and yet its start is a multiple of align like any other
     -(-end // align) * align) => -(-end // align) * align if numel else end)
-The starts are right; the length is one unit longer than it must be where parameters fill the row already
-    -(-end // (ranks * align)) => (end // (ranks * align) + 1)
 You round up what is a multiple already; look at what your formula makes of align itself
     -(-end // align) => (end // align + 1)
     -(-end // (ranks * align)) => (end // (ranks * align) + 1)

@@ -41,8 +41,6 @@ It is not yet reached: round up
     ranks = 1 => return int(factor * shared / (whole + shared - factor * whole))
 One rank fewer reaches the factor exactly, which is enough: is it > where >= is due?
     ranks < factor => ranks <= factor
-One rank fewer is enough
-    return ranks => return ranks + 1
 Only what is shared out shrinks with N; the rest stays whole
     ranks = 1 => return -int(-factor // 1)
 That is the answer for fp32 with Adam: read the bytes from recipe, from its end

@@ -49,12 +49,8 @@ Several ranks share something out at this stage
     ranks, stage, recipe => ranks, 0, recipe
 That is for the memory of all ranks together, but each keeps its own
     <= gpu_bytes => <= gpu_bytes * ranks
-You are a few parameters short, so look at how you round
-    return fits => return fits // ranks * ranks
 A division of floats ends one short where a model fills the memory to the last byte: divide whole numbers
     return fits => return min(fits, int(gpu_bytes / (sum(recipe[: 3 - stage]) + sum(recipe[3 - stage :]) / ranks)))
-Not even one fits: 0 is the answer
-    return fits => return fits or 1
 """
 
 

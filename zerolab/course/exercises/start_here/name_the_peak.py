@@ -51,8 +51,6 @@ That is a peak, but a higher one comes after it: look at all moments
     max(totals) => next((b for a, b, c in zip(totals, totals[1:], totals[2:]) if a < b > c), totals[0])
 Several moments are as high; the first is asked for
     totals.index(max(totals)) => len(totals) - 1 - totals[::-1].index(max(totals))
-The highest is the first moment here, number 0: does your search leave it out?
-    totals.index(max(totals)) => 1 + totals[1:].index(max(totals[1:]))
 So small a difference counts, too: float32 and 32-bit integers do not hold it, so compare whole bytes
     sum(sample.values()) => torch.tensor(sum(sample.values())).float()
 It is the tallest of all at some other moment, and that moment is not asked for

@@ -70,18 +70,12 @@ You cut bytes: cut elements, and no rank keeps a part of one
     for_parameter * (shard if stage >= 3 else parameters) => -(-for_parameter * parameters // (1, 1, 1, ranks)[stage])
     for_gradient * (shard if stage >= 2 else parameters) => -(-for_gradient * parameters // (1, 1, ranks, ranks)[stage])
     for_optimizer * (shard if stage >= 1 else parameters) => -(-for_optimizer * parameters // (ranks if stage else 1))
-You counted elements: what does each take?
-    = recipe => = (1, 1, 1)
 Those are the bytes of fp32 with Adam: read them from recipe
     = recipe => = (4, 4, 8)
 Those are the bytes of another kind: recipe is (for itself, for its gradient, for its optimizer states)
     for_parameter, for_gradient, for_optimizer = => for_optimizer, for_gradient, for_parameter =
 A few elements too many: round up where it does not divide, and pad nothing
     -(-parameters // ranks) => -(-parameters // (16 * ranks)) * 16
-That is more than there is: where nothing is cut, nothing is rounded
-    = recipe => = recipe\n    parameters = shard * ranks
-Four bytes too many: the optimizer's step counter is left out
-    (shard if stage >= 1 else parameters) => (shard if stage >= 1 else parameters) + 4
 """
 ALIGN = 16
 """Elements at whose multiples the engine's shards start. Sizes that N times this divides need no padding."""
