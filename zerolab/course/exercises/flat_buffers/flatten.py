@@ -179,7 +179,7 @@ EXERCISE = Exercise(
     (
         Claim(
             "the row holds each parameter once, at its start, and zeros between",
-            Gives("row", "which values go to which start?", tolerance=lambda dtype: 0.0, dtype="take the parameters'"),
+            Gives("row", "which values go to which start?", tolerance=lambda dtype: 0.0),
         ),
         Claim(
             "the parameters are the same objects",
@@ -195,7 +195,7 @@ EXERCISE = Exercise(
         ),
         Claim(
             "no second copy is kept",
-            Gives("kept", "who still holds a second copy?", "holds afterwards, in bytes,"),
+            Gives("kept", "who still holds a second copy?", "left behind, in bytes,"),
         ),
         Claim(
             "nothing else about the module has changed",
