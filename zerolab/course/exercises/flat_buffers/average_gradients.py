@@ -66,6 +66,8 @@ There is a gradient for a frozen parameter: leave out what does not require one
     [parameter for parameter in parameters if parameter.requires_grad] => parameters
 There is no gradient where a frozen parameter had one: leave what is frozen alone
     row = => for p in parameters:\n        p.grad = p.grad if p.requires_grad else None\n    row =
+There is a gradient of zeros for a frozen parameter that had none: leave what is frozen alone
+    row = => for p in parameters:\n        p.grad = torch.zeros_like(p) if p.grad is None else p.grad\n    row =
 These are numbers where a rank's gradient is NaN: the mean is NaN there, so that everybody sees it
     gradient.detach() => gradient.detach().nan_to_num()
 """
@@ -155,7 +157,7 @@ EXERCISE = Exercise(
     run=run_average,
     scores=(
         Score("calls of collectives", number_of_calls, None, "what could travel together?", exactly=True),
-        Score("bytes a rank sends", most_sent, None, "what else travels than one all-reduce?"),
+        Score("bytes a rank sends", most_sent, None, "all-reduce what is not frozen: what else travels?"),
     ),
     hints=(
         "All ranks have the same parameters, but not the same gradients. What must not depend on the gradients?",

@@ -101,16 +101,16 @@ def trace(rng: Random, ranks: int, *departures: tuple[int, int, str], length: in
 
 
 def culprit_cases(rng: Random) -> list[Case]:
-    cases = [trace(rng, 4), trace(rng, 3, (rng.randrange(3), 90, RESIZES), length=94)]
+    cases = [trace(rng, 4)]
     for does in HOWS:
-        ranks = rng.randint(3, 5)
+        ranks, at = rng.randint(4, 5), rng.randrange(1, 4)
+        rank = rng.randrange(1, ranks)
+        # The other one that departs, later, comes before the culprit in the list, or after it.
+        cases.append(trace(rng, ranks, (rank, at, does), (rank - 1, 5, RESIZES)))
         # Rank 0 is the odd one here: who compares with rank 0 must not pass by luck.
-        cases.append(trace(rng, ranks, (0, rng.randrange(1, 4), does)))
-        # The other one that departs, later, comes before the culprit in the list, too.
-        rank, other = rng.sample(range(ranks), 2)
-        for first, second in ((rank, other), (other, rank)):
-            later = rng.choice(("skips a call", "brings another size once"))
-            cases.append(trace(rng, ranks, (first, rng.randrange(1, 4), does), (second, 5, later)))
+        cases.append(trace(rng, rng.randint(3, 5), (0, at, does)))
+        cases.append(trace(rng, ranks, (rank - 1, at, does), (rank, 5, "skips a call")))
+    cases.append(trace(rng, 3, (rng.randrange(3), 90, RESIZES), length=94))
     # On three ranks two that depart leave no two lists alike, whichever of them is taken for the usual one.
     for first, second in ((0, 1), (2, 0), (1, 2)):
         cases.append(trace(rng, 3, (first, rng.randrange(1, 3), RESIZES), (second, 4, RESIZES), length=6))

@@ -230,7 +230,7 @@ EXERCISE = Exercise(
         ),
         Claim(
             "every rank returns the mean gradient of each layer",
-            Gives("means", "what a call is still filling must not be read: wait for each handle"),
+            Gives("means", "cut rows into layers, and read none before wait() of its handle returns"),
         ),
         Claim(
             "what backward lends is only read",

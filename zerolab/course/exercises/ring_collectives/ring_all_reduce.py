@@ -69,8 +69,8 @@ EXERCISE = ring.ring_exercise(
     ring.right_values(
         "every rank returns the sum, or the mean", "check each half by itself, its dtype, and how the mean is made"
     ),
-    "a second whole tensor, such as tensor.clone(), or tensor / comm.size before or after both halves, lives on beside "
-    "the first: divide in place, or between the halves, where there is least to divide",
+    "is there a second whole tensor, such as tensor.clone(), or tensor / comm.size before or after both halves? Divide "
+    "between them, where there is least to divide",
     chunks=2,
     hints=(
         "After a reduce-scatter each rank has a finished chunk; who needs it?",

@@ -92,9 +92,7 @@ EXERCISE = Exercise(
     (
         Claim(
             "it says how many ranks a factor takes, or that none suffice",
-            Gives(
-                look="What does the factor tend to, as N grows? All below is reached, and only that; compare exactly"
-            ),
+            Gives(look="Count up to the first N that reaches it, unless even a huge N does not; compare exactly"),
         ),
     ),
     run=alone,

@@ -98,12 +98,13 @@ def held(comm: Collectives, parameters: int, ranks: int, stage: int, recipe: Rec
 
 
 def states_cases(rng: Random) -> list[Case]:
-    measured = [(2, 0), (2, 1), (2, 2), (2, 3), (3, rng.randint(1, 2)), (4, rng.randint(0, 2)), (4, 3), (1, 2)]
+    measured = [(3, 0), (2, 1), (2, 2), (2, 3), (3, rng.randint(1, 2)), (4, rng.randint(0, 2)), (4, 3), (1, 2)]
     sizes = [(ALIGN * ranks * rng.randint(2, 20), ranks, stage, FP32) for ranks, stage in [*measured, (2, 3)]]
     worlds = ["lockstep"] * len(measured) + ["processes"]
     cases = [Case([args] * args[1], world) for args, world in zip(sizes, worlds, strict=True)]
     # From each of these to the next one thing changes, so that what an answer keeps by the others shows.
-    chain = [(7_500_000_000, 64, MIXED), (7_500_000_000, 1024, MIXED), (7_500_000_000, 1024, MEGATRON)]
+    chain = [(7_000_000_000, 7, MOMENTUM), (7_500_000_000, 64, MIXED)]
+    chain += [(7_500_000_000, 1024, MIXED), (7_500_000_000, 1024, MEGATRON)]
     for ranks, recipe in ((1024, MEGATRON), (3, MIXED), (7, MOMENTUM)):
         # Ranks do not divide them.
         chain.append((ranks * rng.randint(10**3, 10**8) + rng.randint(1, ranks - 1), ranks, recipe))
