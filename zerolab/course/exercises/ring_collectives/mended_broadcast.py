@@ -120,7 +120,7 @@ EXERCISE = Exercise(
     broadcast_cases,
     (
         ring.FROM_MESSAGES,
-        ring.right_values("every rank ends with rank src's tensor", "print what each rank receives", "value"),
+        ring.right_values("every rank ends with src's tensor", "print what each rank receives, and its dtype", "value"),
         Claim(
             "its result is right in place",
             Gives("tensor", "receive into the tensor that you are given", "was left with", tolerance=0.0),
