@@ -48,15 +48,11 @@ def fewest_ranks(factor, stage, recipe):
         return None
     return bisect_left(range(1, 10**9), True, key=lambda n: sum(recipe) * n >= factor * (whole * n + divided)) + 1
 """),
-    Right("counts quotients of fractions", """
+    Right("closed form of fractions", """
 from fractions import Fraction
 def fewest_ranks(factor, stage, recipe):
     whole, shared = sum(recipe[: 3 - stage]), sum(recipe[3 - stage :])
-    if not shared or (whole and Fraction(whole + shared, whole) <= factor):
-        return None
-    ranks = 1
-    while Fraction(whole + shared) / (whole + Fraction(shared, ranks)) < factor:
-        ranks += 1
-    return ranks
+    left = whole + shared - Fraction(factor) * whole
+    return None if left <= 0 else -(-Fraction(factor) * shared // left)
 """),
 ]  # fmt: skip
