@@ -1,4 +1,4 @@
-"""Answers to `average_gradients` of lesson 02, wrong and right."""
+"""Right answers to `average_gradients` of lesson 02."""
 
 from zoo.answers import Right
 
@@ -13,32 +13,6 @@ def average_gradients(comm, parameters):
     row = parameters_to_vector([parameter.grad for parameter in trained])
     comm.all_reduce(row, average=True)
     vector_to_parameters(row, [parameter.grad for parameter in trained])
-"""),
-    Right("cat split", """
-def average_gradients(comm, parameters):
-    live = [p for p in parameters if p.requires_grad]
-    row = torch.cat([torch.zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in live])
-    comm.all_reduce(row)
-    row /= comm.size
-    for p, piece in zip(live, row.split([p.numel() for p in live])):
-        p.grad = piece.view(p.shape)
-"""),
-    Right("copy back", """
-def average_gradients(comm, parameters):
-    live = [p for p in parameters if p.requires_grad]
-    row = torch.zeros(sum(p.numel() for p in live))
-    at = 0
-    for p in live:
-        if p.grad is not None:
-            row[at:at + p.numel()].copy_(p.grad.view(-1))
-        at += p.numel()
-    row = comm.all_reduce(row, average=True)
-    at = 0
-    for p in live:
-        if p.grad is None:
-            p.grad = torch.empty_like(p)
-        p.grad.copy_(row[at:at + p.numel()].view_as(p))
-        at += p.numel()
 """),
     Right("async wait", """
 @torch.no_grad()
@@ -69,17 +43,6 @@ def average_gradients(comm, parameters):
     for start, p in zip(starts, mine):
         p.grad = row[start:start + p.numel()].reshape(p.shape)
 """),
-    Right("flatten dense", """
-from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
-def average_gradients(comm, parameters):
-    trained = [p for p in parameters if p.requires_grad]
-    grads = [torch.zeros_like(p, requires_grad=False) if p.grad is None else p.grad for p in trained]
-    row = _flatten_dense_tensors(grads)
-    row = comm.all_reduce(row.clone() if len(grads) == 1 else row, average=True)
-    for p, g in zip(trained, _unflatten_dense_tensors(row, grads)):
-        p.grad = g
-"""),
-    # Closures, classes of handles, names that sound like files.
     Right("grads views", """
 class Sys:
     def __init__(self, parameters):
@@ -109,22 +72,5 @@ def average_gradients(comm, parameters):
     handle.wait()
     for piece, g in zip(pieces, grads):
         torch.div(piece.view_as(g), comm.size, out=g)
-"""),
-    # Callable objects, blocking messages, chunks without elements that are not sent.
-    Right("fills a row, writes copies, divides itself", """
-@torch.no_grad()
-def average_gradients(comm, parameters):
-    mine = list(filter(lambda p: p.requires_grad, parameters))
-    total = sum(p.numel() for p in mine)
-    row, at = torch.zeros(total), 0
-    for p in mine:
-        if p.grad is not None:
-            row[at : at + p.numel()].copy_(p.grad.flatten())
-        at += p.numel()
-    comm.all_reduce_async(row).wait()
-    row /= comm.size
-    for p in reversed(mine):
-        at -= p.numel()
-        p.grad = row[at : at + p.numel()].clone().reshape_as(p)
 """),
 ]  # fmt: skip

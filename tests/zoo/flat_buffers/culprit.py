@@ -1,4 +1,4 @@
-"""Answers to `culprit` of lesson 02, wrong and right."""
+"""Right answers to `culprit` of lesson 02."""
 
 from zoo.answers import Right
 
@@ -11,28 +11,6 @@ def culprit(calls):
         if made.count(usual) < len(made):
             return [call == usual for call in made].index(False), index
 """),
-    Right("counter", """
-from collections import Counter
-def culprit(calls):
-    for i in range(max(map(len, calls))):
-        at = [c[i] if i < len(c) else None for c in calls]
-        most = Counter(at).most_common(1)[0][0]
-        for rank, call in enumerate(at):
-            if call != most:
-                return rank, i
-    return None
-"""),
-    Right("others agree", """
-def culprit(calls):
-    index = 0
-    while any(index < len(c) for c in calls):
-        row = [tuple(c[index:index + 1]) for c in calls]
-        for rank in range(len(calls)):
-            others = row[:rank] + row[rank + 1:]
-            if row[rank] not in others:
-                return (rank, index)
-        index += 1
-"""),
     Right("sorted middle", """
 def culprit(calls):
     longest = max(len(mine) for mine in calls)
@@ -44,27 +22,6 @@ def culprit(calls):
             return odd[0], index
     return None
 """),
-    Right("recursive", """
-def culprit(calls, index=0):
-    if all(len(mine) <= index for mine in calls):
-        return None
-    heads = [mine[index] if len(mine) > index else None for mine in calls]
-    alone = [rank for rank, head in enumerate(heads) if heads.count(head) == 1]
-    return (alone[0], index) if alone else culprit(calls, index + 1)
-"""),
-    Right("next of generator", """
-def culprit(calls):
-    def at(rank, index):
-        return calls[rank][index] if index < len(calls[rank]) else None
-    found = (
-        (rank, index)
-        for index in range(max(len(c) for c in calls))
-        for rank in range(len(calls))
-        if sum(at(rank, index) == at(other, index) for other in range(len(calls))) == 1
-    )
-    return next(found, None)
-"""),
-    # Closures, classes of handles, names that sound like files.
     Right("pandas like", """
 def culprit(calls):
     table = {}
@@ -95,7 +52,6 @@ def culprit(calls):
             return odd.pop(), index
         index += 1
 """),
-    # Callable objects, blocking messages, chunks without elements that are not sent.
     Right("recursion on tails", """
 def culprit(calls, index=0):
     heads = [c[index:index + 1] for c in calls]

@@ -1,31 +1,8 @@
-"""Answers to `flatten` of lesson 02, wrong and right."""
+"""Right answers to `flatten` of lesson 02."""
 
 from zoo.answers import Right
 
 RIGHT = [
-    Right("by set", """
-def flatten(module, ranks, align):
-    parameters = [*module.parameters()]
-    starts, length = lay_out([parameter.numel() for parameter in parameters], ranks, align)
-    row = parameters[0].detach().new_zeros(length)
-    with torch.no_grad():
-        for start, parameter in zip(starts, parameters):
-            place = row[start : start + parameter.numel()].view_as(parameter)
-            place.copy_(parameter)
-            parameter.set_(place)
-    return row
-"""),
-    Right("data views", """
-def flatten(module, ranks, align):
-    params = list(module.parameters())
-    starts, length = lay_out([p.numel() for p in params], ranks, align)
-    row = torch.zeros(length, dtype=params[0].dtype)
-    for start, p in zip(starts, params):
-        view = row[start:start + p.numel()].view(p.shape)
-        view.copy_(p.data)
-        p.data = view
-    return row
-"""),
     Right("narrow reshape", """
 @torch.no_grad()
 def flatten(module, ranks, align):
@@ -54,37 +31,6 @@ def flatten(module, ranks, align):
         p.data = room
     return row
 """),
-    Right("class", """
-class Flat:
-    def __init__(self, params, ranks, align):
-        self.params = params
-        self.starts, length = lay_out([p.numel() for p in params], ranks, align)
-        self.row = torch.zeros(length, dtype=params[0].dtype, device=params[0].device)
-    def room(self, i):
-        p = self.params[i]
-        return self.row[self.starts[i]:][:p.numel()].reshape(p.shape)
-    def move(self):
-        for i, p in enumerate(self.params):
-            self.room(i)[...] = p.data
-            p.data = self.room(i)
-        return self.row
-def flatten(module, ranks, align):
-    return Flat(list(module.parameters()), ranks, align).move()
-"""),
-    Right("split sizes", """
-def flatten(module, ranks, align):
-    params = list(module.parameters())
-    starts, length = lay_out([p.numel() for p in params], ranks, align)
-    row = torch.zeros(length, dtype=params[0].dtype)
-    bounds = [*starts, length]
-    parts = row.split([b - a for a, b in zip(bounds, bounds[1:])])
-    for p, part in zip(params, parts):
-        fresh = part[:p.numel()].view_as(p)
-        fresh.copy_(p.detach())
-        p.data = fresh
-    return row
-"""),
-    # Closures, classes of handles, names that sound like files.
     Right("set storage", """
 def flatten(module, ranks, align):
     members = list(module.parameters())
@@ -116,7 +62,6 @@ def flatten(module, ranks, align):
         known[name].data = row[where].unflatten(0, known[name].shape) if known[name].dim() else row[where].squeeze(0)
     return row
 """),
-    # Callable objects, blocking messages, chunks without elements that are not sent.
     Right("set_ and a class; parameters without elements are left", """
 class Home:
     def __init__(self, row):

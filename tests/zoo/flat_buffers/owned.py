@@ -1,18 +1,8 @@
-"""Answers to `owned` of lesson 02, wrong and right."""
+"""Right answers to `owned` of lesson 02."""
 
 from zoo.answers import Right
 
 RIGHT = [
-    Right("comprehension", """
-def owned(starts, numels, length, ranks, rank):
-    size = length // ranks
-    low, high = rank * size, rank * size + size
-    return [
-        (i, max(low, s) - s, min(high, s + n) - s)
-        for i, (s, n) in enumerate(zip(starts, numels))
-        if max(low, s) < min(high, s + n)
-    ]
-"""),
     Right("by element", """
 def owned(starts, numels, length, ranks, rank):
     size = length // ranks
@@ -34,18 +24,6 @@ def owned(starts, numels, length, ranks, rank):
             found.append((number, a, b))
     return found
 """),
-    Right("generator", """
-def owned(starts, numels, length, ranks, rank):
-    def pieces():
-        size = length // ranks
-        for number, (start, numel) in enumerate(zip(starts, numels, strict=True)):
-            begin = rank * size - start
-            stop = begin + size
-            begin, stop = max(begin, 0), min(stop, numel)
-            if stop > begin:
-                yield number, begin, stop
-    return list(pieces())
-"""),
     Right("intersection sets", """
 def owned(starts, numels, length, ranks, rank):
     size = length // ranks
@@ -57,7 +35,6 @@ def owned(starts, numels, length, ranks, rank):
             out += [(number, hit[0] - start, hit[-1] - start + 1)]
     return out
 """),
-    # Closures, classes of handles, names that sound like files.
     Right("pointers", """
 def owned(starts, numels, length, ranks, rank):
     import bisect
@@ -75,7 +52,6 @@ def owned(starts, numels, length, ranks, rank):
             save.append((number, lo, hi))
     return save
 """),
-    # Callable objects, blocking messages, chunks without elements that are not sent.
     Right("clamps", """
 def owned(starts, numels, length, ranks, rank):
     each = length // ranks

@@ -1,4 +1,4 @@
-"""Answers to `reduce_overlapped` of lesson 02, wrong and right."""
+"""Right answers to `reduce_overlapped` of lesson 02."""
 
 from zoo.answers import Right
 
@@ -24,76 +24,6 @@ def reduce_overlapped(comm, numels, backward, limit):
     for bucket, handle in reversed(sent):
         means.update(zip(bucket, (handle.wait() / comm.size).split([numels[layer] for layer in bucket])))
     return [means[layer] for layer in range(len(numels))]
-"""),
-    Right("plan then ship", """
-def reduce_overlapped(comm, numels, backward, limit):
-    buckets = []
-    for layer in range(len(numels) - 1, -1, -1):
-        if buckets and sum(numels[l] for l in buckets[-1]) + numels[layer] <= limit:
-            buckets[-1].append(layer)
-        else:
-            buckets.append([layer])
-    where = {layer: i for i, b in enumerate(buckets) for layer in b}
-    rows = [torch.zeros(sum(numels[l] for l in b)) for b in buckets]
-    handles = []
-    def send_until(stop):
-        while len(handles) < stop:
-            handles.append(comm.all_reduce_async(rows[len(handles)], average=True))
-    for layer, gradient in backward:
-        send_until(where[layer])
-        b = buckets[where[layer]]
-        at = sum(numels[l] for l in b[:b.index(layer)])
-        rows[where[layer]][at:at + numels[layer]] = gradient
-        if layer == b[-1]:
-            send_until(where[layer] + 1)
-    send_until(len(buckets))
-    out = [None] * len(numels)
-    for b, handle in zip(buckets, handles):
-        at = 0
-        mean = handle.wait()
-        for layer in b:
-            out[layer] = mean[at:at + numels[layer]]
-            at += numels[layer]
-    return out
-"""),
-    Right("classes", """
-class Bucket:
-    def __init__(self):
-        self.layers, self.size = [], 0
-    def add(self, layer, numel):
-        self.layers.append((layer, self.size, numel))
-        self.size += numel
-    def ready(self):
-        self.row = torch.zeros(self.size)
-        return self
-    def take(self, layer, gradient):
-        for mine, start, numel in self.layers:
-            if mine == layer:
-                self.row[start:start + numel].copy_(gradient)
-    def send(self, comm):
-        self.handle = comm.all_reduce_async(self.row, average=True)
-    def means(self):
-        whole = self.handle.wait()
-        return {layer: whole[start:start + numel] for layer, start, numel in self.layers}
-def reduce_overlapped(comm, numels, backward, limit):
-    plan = []
-    for layer in reversed(range(len(numels))):
-        if not plan or plan[-1].size + numels[layer] > limit:
-            plan.append(Bucket())
-        plan[-1].add(layer, numels[layer])
-    waiting = [bucket.ready() for bucket in plan]
-    for layer, gradient in backward:
-        while waiting[0].layers[-1][0] > layer:
-            waiting.pop(0).send(comm)
-        waiting[0].take(layer, gradient)
-        if waiting[0].layers[-1][0] == layer:
-            waiting.pop(0).send(comm)
-    for bucket in waiting:
-        bucket.send(comm)
-    found = {}
-    for bucket in plan:
-        found |= bucket.means()
-    return [found[layer] for layer in range(len(numels))]
 """),
     Right("one row slices", """
 def reduce_overlapped(comm, numels, backward, limit):
@@ -122,42 +52,6 @@ def reduce_overlapped(comm, numels, backward, limit):
         flight.wait()
     return [whole[start[l]:start[l] + numels[l]].clone() for l in range(len(numels))]
 """),
-    Right("generator pull", """
-from collections import deque
-def reduce_overlapped(comm, numels, backward, limit):
-    got = {}
-    stream = iter(backward)
-    ahead = deque()
-    done = False
-    def upto(layer):
-        nonlocal done
-    plan, group = [], []
-    for layer in sorted(range(len(numels)), reverse=True):
-        if group and sum(map(numels.__getitem__, group)) + numels[layer] > limit:
-            plan.append(group)
-            group = []
-        group.append(layer)
-    if group:
-        plan.append(group)
-    sent = []
-    queue = deque(plan)
-    for layer, gradient in stream:
-        while queue and queue[0][-1] > layer:
-            b = queue.popleft()
-            sent.append(comm.all_reduce_async(torch.cat([got.get(l, torch.zeros(numels[l])) for l in b]), average=True))
-        got[layer] = gradient.detach().clone()
-        if queue[0][-1] == layer:
-            b = queue.popleft()
-            sent.append(comm.all_reduce_async(torch.cat([got.get(l, torch.zeros(numels[l])) for l in b]), average=True))
-    while queue:
-        b = queue.popleft()
-        sent.append(comm.all_reduce_async(torch.cat([got.get(l, torch.zeros(numels[l])) for l in b]), average=True))
-    means = {}
-    for b, h in zip(plan, sent):
-        means.update(zip(b, torch.split(h.wait(), [numels[l] for l in b])))
-    return [means[l] for l in range(len(numels))]
-"""),
-    # Closures, classes of handles, names that sound like files.
     Right("handles class", """
 class Flights:
     def __init__(self, comm):
@@ -228,22 +122,13 @@ def reduce_overlapped(comm, numels, backward, limit):
         finish()
     return means
 """),
-    # Callable objects, blocking messages, chunks without elements that are not sent.
     Right("iterator by hand, forward order inside a row", """
-def buckets_of(numels, limit):
-    buckets = []
-    size = 0
-    for layer in reversed(range(len(numels))):
-        if not buckets or size + numels[layer] > limit:
-            buckets.append([])
-            size = 0
-        buckets[-1].append(layer)
-        size += numels[layer]
-    return buckets
-
 def reduce_overlapped(comm, numels, backward, limit):
-    work = []
-    queue = [sorted(b) for b in buckets_of(numels, limit)]
+    work, queue = [], []
+    for layer in reversed(range(len(numels))):
+        if not queue or sum(numels[other] for other in queue[-1]) + numels[layer] > limit:
+            queue.append([])
+        queue[-1].insert(0, layer)
     rows = {b[0]: torch.zeros(sum(map(numels.__getitem__, b))) for b in queue}
     def offset(b, layer):
         return sum(numels[l] for l in b if l < layer)

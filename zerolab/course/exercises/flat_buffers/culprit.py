@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
-from zerolab.course.judge.case import Case, plural
+from zerolab.course.judge.case import Case
 from zerolab.course.judge.exercise import Claim, Exercise, alone
 from zerolab.course.judge.model import Gives
 
@@ -60,8 +61,6 @@ A missing call is a departure, and so is one that a rank alone makes: do not sto
     max(len(mine) for mine in calls) => min(len(mine) for mine in calls)
 Go as far as the longest list, which need not be that of rank 0
     max(len(mine) for mine in calls) => len(calls[0])
-It is far down: go through all calls
-    max(len(mine) for mine in calls) => min(16, max(len(mine) for mine in calls))
 Names alone do not tell it: sizes must agree, too
     mine[index] if => mine[index][0] if
 Sizes alone do not tell it: names must agree, too
@@ -74,100 +73,57 @@ Who compares with rank 0 blames the others, but it may be the odd one: what do m
     made.count(call) == 1 => call != made[0]
 You hold all to one list, as if it were the usual one, and no two lists are alike: count calls, index by index
     made.count(call) == 1 => calls[rank][index : index + 1] != max(calls, key=calls.count)[index : index + 1]
-The others have ended alike there: it is the longer list that is odd
-    max( => min(
-    for index in => lengths = [len(mine) for mine in calls]\n    for index in
-    return None => return (lengths.index(min(lengths)), min(lengths)) if len(set(lengths)) > 1 else None
 """
 NAMES = ("all_reduce", "reduce_scatter", "all_gather")
-SWAPS, SKIPS, OTHER = "swaps two calls", "skips a call", "calls something else once"
-RESIZES, STOPS, ADDS = "brings another size once", "makes no more calls", "makes one call more at the end"
-RENAMES = "calls another collective with the same size"
-# What one rank does, and another one later.
-HOWS = (
-    (SWAPS, "changes"),
-    (SKIPS, "changes"),
-    (OTHER, ""),
-    (RESIZES, ""),
-    (RESIZES, "far"),
-    (STOPS, "changes"),
-    (RESIZES, "skips"),
-    (STOPS, ""),
-    (SKIPS, "changes"),
-    (ADDS, ""),
-    (RENAMES, ""),
-)
+Calls = list[tuple[str, int]]
+HOWS: dict[str, Callable[[Calls], Calls]] = {
+    "swaps two calls": lambda rest: [rest[1], rest[0], *rest[2:]],
+    "skips a call": lambda rest: rest[1:],
+    "calls something else once": lambda rest: [("broadcast", rest[0][1] + 8), *rest[1:]],
+    "calls another collective with the same size": lambda rest: [("broadcast", rest[0][1]), *rest[1:]],
+    "brings another size once": lambda rest: [(rest[0][0], rest[0][1] + 8), *rest[1:]],
+    "makes no more calls": lambda rest: [],
+    "makes one call more at the end": lambda rest: [*rest, ("barrier", 0)],
+}
+"""What a rank does, and what becomes of its calls from there on."""
+RESIZES, STOPS = "brings another size once", "makes no more calls"
 
 
-def planned(rng: Random, length: int) -> list[tuple[str, int]]:
+def trace(rng: Random, ranks: int, *departures: tuple[int, int, str], length: int = 8) -> Case:
+    """`departures` are (rank, index of the call, what it does)."""
     first = rng.randrange(3)
-    return [(NAMES[(first + n) % 3], 8 * size) for n, size in enumerate(rng.sample(range(1, 99), length))]
-
-
-def culprit_case(rng: Random, does: str, later: str) -> Case:
-    ranks = 4 if (does, later) == (STOPS, "changes") else rng.randint(3, 5)
-    # Rank 0 is surely the odd one here and there: who compares with rank 0 must not pass by luck.
-    rank = 0 if does in (OTHER, ADDS, RENAMES) else rng.randrange(does in (SWAPS, SKIPS), ranks)
-    rank = ranks - 1 if (does, later) == (STOPS, "changes") else rank
-    # The other one that departs, later, comes before the culprit in the list, too.
-    other = rank - 1 if does == SWAPS else (rank + 1) % ranks
-    plan = planned(rng, rng.randint(90, 98) if later == "far" else 8)
-    at = len(plan) - 4 if later == "far" else rng.randrange(1, 4)
-    calls = [list(plan) for _ in range(ranks)]
-    (name, size), rest = plan[at], plan[at + 1 :]
-    calls[rank][at:] = {
-        SWAPS: [rest[0], plan[at], *rest[1:]],
-        SKIPS: rest,
-        OTHER: [("broadcast", size + 8), *rest],
-        RESIZES: [(name, size + 8), *rest],
-        STOPS: plan[at : at + 1],
-        ADDS: [*plan[at:], ("barrier", 0)],
-        RENAMES: [("broadcast", size), *rest],
-    }[does]
-    if later == "changes":
-        calls[other][at + 2] = ("all_reduce", 8000)
-    elif later == "skips":
-        del calls[other][at + 1]
-    more = {"": "", "far": f", {len(plan)} calls each"}.get(later, f", and another rank {later} one later")
-    return Case([(calls,)], about=f"{plural(ranks, 'rank')}, rank {rank} {does}{more}")
+    plan = [(NAMES[(first + n) % 3], 8 * size) for n, size in enumerate(rng.sample(range(1, 99), length))]
+    calls = [plan] * ranks
+    for rank, at, does in departures:
+        calls[rank] = plan[:at] + HOWS[does](plan[at:])
+    said = ", and ".join(f"rank {rank} {does}" for rank, _, does in sorted(departures, key=lambda one: one[1]))
+    return Case([(calls,)], about=f"{ranks} ranks of {length} calls, {said or 'all alike'}")
 
 
 def culprit_cases(rng: Random) -> list[Case]:
-    def apart(first: int, later: int) -> Case:
-        """Three ranks, of which two bring another size once, one after the other."""
-        calls = [planned(rng, 6)] * 3
-        for rank, at in ((first, rng.randrange(1, 3)), (later, 4)):
-            name, size = calls[rank][at]
-            calls[rank] = [*calls[rank][:at], (name, size + 8), *calls[rank][at + 1 :]]
-        return Case([(calls,)], about=f"3 ranks, rank {first} {RESIZES}, and another rank does so later")
-
-    def ends(*lengths: int) -> Case:
-        """The same calls on all ranks, so many on each."""
-        plan = planned(rng, max(lengths))
-        did = f"rank {lengths.index(4)} {STOPS}, and another rank makes one more than the others"
-        return Case([([plan[:length] for length in lengths],)], about=f"{len(lengths)} ranks, {did}")
-
+    cases = [trace(rng, 4)]
+    for does in HOWS:
+        ranks, at = rng.randint(4, 5), rng.randrange(1, 4)
+        rank = rng.randrange(1, ranks)
+        # The other one that departs, later, comes before the culprit in the list, or after it.
+        cases.append(trace(rng, ranks, (rank, at, does), (rank - 1, 5, RESIZES)))
+        # Rank 0 is the odd one here: who compares with rank 0 must not pass by luck.
+        cases.append(trace(rng, rng.randint(3, 5), (0, at, does)))
+        cases.append(trace(rng, ranks, (rank - 1, at, does), (rank, 5, "skips a call")))
+    cases.append(trace(rng, 3, (rng.randrange(3), 90, RESIZES), length=94))
+    # On three ranks two that depart leave no two lists alike, whichever of them is taken for the usual one.
+    for first, second in ((0, 1), (2, 0), (1, 2)):
+        cases.append(trace(rng, 3, (first, rng.randrange(1, 3), RESIZES), (second, 4, RESIZES), length=6))
+    # Two lists have lengths of their own, and the longer or the shorter one comes first.
+    for lengths in ((5, 6, 4), (4, 6, 5), (5, 6, 4, 5), (5, 4, 6, 5)):
+        stops = ((rank, length, STOPS) for rank, length in enumerate(lengths) if length < 6)
+        cases.append(trace(rng, len(lengths), *stops, length=6))
     a, b, end = ("all_gather", 8), ("all_gather", 16), ("barrier", 0)
-    short = [
-        [[a], [a], []],
-        # The list of no one rank says how far to go.
-        [[a], [a, end], [a]],
-        [[a], [a], [a, end]],
-        [[], [a], [a]],
-        [[], [], []],
-        # From each to the next, all lists but the first, or but the last, are alike, or they are the same in another
-        # order.
-        *([[one], [two], [three]] for one, two, three in ((a, a, b), (a, a, a), (b, a, a), (a, b, a))),
-    ]
-    return [
-        *(culprit_case(rng, *how) for how in HOWS),
-        Case([([planned(rng, 8)] * 4,)], about="4 ranks, all calls are alike"),
-        *(Case([(calls,)]) for calls in short),
-        # On three ranks two that depart leave no two lists alike, whichever of them is taken for the usual one.
-        *(apart(first, later) for first, later in ((0, 1), (2, 0), (1, 2))),
-        # Two lists have lengths of their own, and the longer or the shorter one comes first.
-        *(ends(*lengths) for lengths in ((5, 6, 4), (4, 6, 5), (5, 6, 4, 5), (5, 4, 6, 5))),
-    ]
+    # The list of no one rank says how far to go.
+    short = [[[a], [a], []], [[a], [a, end], [a]], [[a], [a], [a, end]], [[], [a], [a]], [[], [], []]]
+    # From each to the next, all lists but the first, or but the last, are alike, or they are the same in another order.
+    short += [[[a], [a], [b]], [[a], [a], [a]], [[b], [a], [a]], [[a], [b], [a]]]
+    return [*cases, *(Case([(calls,)]) for calls in short)]
 
 
 EXERCISE = Exercise(

@@ -47,12 +47,6 @@ Masks of bits round to powers of two alone, and align may be any number
     -(-end // align) * align) => (end + align - 1) & ~(align - 1))
 A parameter without elements takes no place, and yet its start is a multiple of align like any other
     -(-end // align) * align) => -(-end // align) * align if numel else end)
-The starts are right; the length is one unit longer than it must be where parameters fill the row already
-    -(-end // (ranks * align)) => (end // (ranks * align) + 1)
-Only the end of the row is a multiple of ranks * align, not the end of each parameter
-    -(-end // align) * align) => -(-end // (ranks * align)) * ranks * align)
-Each parameter has a start, also one without elements
-    in numels: => in filter(None, numels):
 You round up what is a multiple already; look at what your formula makes of align itself
     -(-end // align) => (end // align + 1)
     -(-end // (ranks * align)) => (end // (ranks * align) + 1)
@@ -62,8 +56,6 @@ You put padding behind a parameter that needs none; look at what your formula ma
     + numel => + (numel // align + 1) * align
 You say where parameters end; the list wants where they start
     return starts, => return [start + numel for start, numel in zip(starts, numels, strict=True)],
-You round starts down, so that parameters overlap
-    -(-end // align) => (end // align)
 """
 
 
@@ -81,12 +73,7 @@ def lay_out_cases(rng: Random) -> list[Case]:
 EXERCISE = Exercise(
     "lay_out",
     lay_out_cases,
-    (
-        Claim(
-            "starts are round, and the length gives equal, round shards",
-            Gives(look="Lay two small parameters out by hand, and compare"),
-        ),
-    ),
+    (Claim("starts are round, and shards are equal", Gives(look="Lay two small parameters out by hand, and compare")),),
     run=alone,
     hints=(
         "Rounding up to a multiple happens twice: for each start, and once for the length.",

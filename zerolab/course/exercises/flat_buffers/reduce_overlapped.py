@@ -16,6 +16,7 @@ from zerolab.course.judge.claims import each_rank, microseconds, never
 from zerolab.course.judge.draw import signed
 from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.model import Gives
+from zerolab.course.judge.observe import Issued
 from zerolab.ranks import spend
 
 TEXT = """
@@ -67,10 +68,6 @@ def reduce_overlapped(comm, numels: list[int], backward, limit: int) -> list[tor
 
 
 MISTAKES = r"""
-A layer without elements is a layer, and one above the limit has a bucket of its own
-    if buckets[-1] and sum => if sum(numels[other] for other in buckets[-1]) and sum
-A layer without elements brings no bucket above the limit, not even a full one
-    [layer, *buckets[-1]]) > limit => [layer, *buckets[-1]]) + (sum(numels[o] for o in buckets[-1]) == limit) > limit
 Fill buckets from the last layer on, as gradients come
     in reversed(range(len(numels))) => in range(len(numels))
     rows = => buckets = [bucket[::-1] for bucket in reversed(buckets)]\n    rows =
@@ -78,19 +75,12 @@ A bucket may have exactly as many elements as the limit
     > limit => >= limit
 A bucket is closed before it would exceed the limit, not after
     [layer, *buckets[-1]]) > limit => buckets[-1]) >= limit
-The last bucket has nobody behind it that would close it
-    < len(rows) and => < len(rows) - 1 and
-    rows[len(handles) :] => rows[len(handles) : -1]
 the sum of the gradients: take their mean
     handle.wait() => handle.wait().mul_(comm.size)
 the gradients from the last layer to the first: turn the list around
     list(parts) => list(parts)[::-1]
 its own gradients, although calls were started: a call has ended when wait() of its handle returns
     handle.wait() => pass
-gradients that are right but for the bucket that leaves last: its call was started; was its handle waited for?
-    in handles: => in handles[:-1]:
-rows, and not layers: cut buckets into layers again
-    list(parts) => list(rows)
 NaN: backward took its memory back, so copy what it lends
     parts[layer].copy_(gradient) => parts = [*parts[:layer], gradient, *parts[layer + 1 :]]
 NaN where a rank skips a layer: count it as zeros; new memory holds anything
@@ -99,17 +89,10 @@ That was before backward gave the first layer: a wire may read at once
     for layer, gradient => handles = [comm.all_reduce_async(row, average=True) for row in rows]\n    for layer, gradient
 A layer of that bucket had not come yet: a wire may read at once
     >= layer => >= layer - 1
-All its layers had come, so copy the gradient first, then start; a wire may read at once
-    parts[layer].copy_(gradient) => pass
-    True))\n    handles += => True))\n        parts[layer].copy_(gradient)\n    handles +=
-Calls that start after the loop take turns with backward
-    while len(handles) < len(rows) and => while False and
 A complete bucket waits for the next layer: who tells you early that it is complete?
     >= layer => > layer
 Its last layer is skipped; what else says that nothing can come any more?
     >= layer => == layer
-It is skipped whole, so two buckets are ready at once
-    while len(handles) => if len(handles)
 """
 Tensor = torch.Tensor
 LINK = Link(gbit_per_s=1, latency_us=250)
@@ -126,22 +109,13 @@ def overlap_case(
     mine: list[list[Tensor | None]] = [[signed(rng, numel) for numel in numels] for _ in range(ranks)]
     for rank, layer in skips:
         mine[rank][layer] = None
-    skipped = {rank: [layer for who, layer in skips if who == rank] for rank, _ in sorted(skips)}
-    lacks = "".join(f", rank {rank} skips {layers}" for rank, layers in skipped.items())
-    about = f"on {plural(ranks, 'rank')}, layers of {list(numels)}, limit {limit}{lacks}"
-    return Case([(list(numels), gradients, limit) for gradients in mine], about=about, link=link, **where)
+    return Case([(list(numels), gradients, limit) for gradients in mine], link=link, **where)
 
 
 def overlap_cases(rng: Random) -> list[Case]:
     def drawn(count: int) -> list[int]:
         return [rng.randint(1, 9) for _ in range(count)]
 
-    def holes(numels: Sequence[int], limit: int, ranks: int) -> Skips:
-        """The layers of the first bucket, on one rank; of the last one, on another."""
-        first = max((count for count in range(1, 6) if sum(numels[-count:]) <= limit), default=1)
-        return [*((ranks - 1, len(numels) - 1 - at) for at in range(first)), (0, 0), (0, len(numels) // 2)]
-
-    two, four = drawn(5), drawn(5)
     cases: list[tuple[Any, ...]] = [
         # Exactly the limit, the whole, and a layer that is larger than the limit.
         ([5, 3, 4, 2, 6, 4], 10, 2),
@@ -157,42 +131,40 @@ def overlap_cases(rng: Random) -> list[Case]:
         ([4] * 6, 8, 2, [(0, 2)]),
         ([4] * 6, 8, 3, [(2, 4), (2, 3), (2, 2)]),
         ([4] * 6, 8, 2, [(0, 1), (0, 0)]),
-        (two, 11, 2, holes(two, 11, 2)),
-        (four, 8, 4, holes(four, 8, 4)),
+        # The first bucket on one rank, and layers of others on another.
+        (drawn(5), 11, 2, [(1, 4), (1, 3), (0, 0), (0, 2)]),
+        (drawn(5), 8, 4, [(3, 4), (0, 0), (0, 2)]),
         (drawn(3), 6, 1),
         # A layer without elements brings a full bucket above nothing.
         ([0, 6, 4], 10, 2),
     ]
     return [
         *(overlap_case(rng, *case) for case in cases),
-        overlap_case(rng, two, 10, 2, holes(two, 10, 2), None, world="processes"),
+        overlap_case(rng, drawn(5), 10, 2, [(1, 4), (0, 0), (0, 2)], None, world="processes"),
         overlap_case(rng, [*[9] * 6, 30, 300], 18, 2, link=SLOW),
         overlap_case(rng, [4096] * 8, 8192, 4, board=True),
     ]
 
 
-class Watch:
-    """An order of calls that notes how many layers were `lent` when each began, and the calls whose row was still
-    written to: nobody may rely on a wire that reads late."""
+class Watch(Issued):
+    """An order of calls that notes how many layers were `lent` when each began, and whether a row was still written to:
+    nobody may rely on a wire that reads late."""
 
     def __init__(self, inner: Order) -> None:
-        self.inner, self.lent = inner, 0
+        super().__init__(inner, [])
         self.starts: list[int] = []
-        self.changed: list[tuple[int, int]] = []
+        self.lent = self.changed = 0
 
     def issue(self, call: Call, run: Callable[[], None], tensors: list[Tensor], result: Any, now: bool) -> Handle:
-        begun, before = (len(self.starts), self.lent), [tensor.clone() for tensor in tensors]
         self.starts.append(self.lent)
+        number, before = len(self.starts), [tensor.clone() for tensor in tensors]
 
         def watched() -> None:
             if any(not torch.allclose(a, b, 0, 0, equal_nan=True) for a, b in zip(before, tensors, strict=True)):
-                self.changed.append(begun)
+                self.changed = self.changed or number
             run()
 
-        return self.inner.issue(call, watched, tensors, result, now)
-
-    def close(self) -> None:
-        self.inner.close()
+        return super().issue(call, watched, tensors, result, now)
 
 
 def run_overlapped(
@@ -201,12 +173,10 @@ def run_overlapped(
     """A backward that computes, lends a gradient, and takes its memory back when it is asked for the next."""
     order = comm._issuer
     comm._issuer = watch = Watch(order)
-    spoilt: list[int] = []
+    seen: dict[str, Any] = {"spoilt": [], "blocked": 0}
     begin = comm.transport.now()
-    blocked = 0.0
 
     def backward() -> Iterator[tuple[int, Tensor]]:
-        nonlocal blocked
         for layer, gradient in reversed([*enumerate(gradients)]):
             if gradient is not None:
                 spend(LAYER_SECONDS)
@@ -214,25 +184,19 @@ def run_overlapped(
                 watch.lent += 1
                 yield layer, lent
                 if not torch.equal(lent, gradient):
-                    spoilt.append(layer)
+                    seen["spoilt"].append(layer)
                 lent.fill_(torch.nan)
-        blocked = comm.transport.now() - begin - watch.lent * LAYER_SECONDS
+        lost = comm.transport.now() - begin - watch.lent * LAYER_SECONDS
+        seen["blocked"] = round(1e6 * lost) if lost > 1e-6 else 0
 
     # New memory is filled with NaN, so that what nobody wrote shows.
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
-        means = fn(comm, numels, backward(), limit)
+        seen["means"] = fn(comm, numels, backward(), limit)
     finally:
         torch.use_deterministic_algorithms(False)
         comm._issuer = order
-    seen = {"means": means, "starts": watch.starts, "changed": watch.changed, "spoilt": spoilt}
-    return {**seen, "blocked": round(1e6 * blocked)}
-
-
-def calls_said(args: tuple[Any, ...], got: Any, want: Any) -> str:
-    if others := sorted({name for name, _ in got} - {"all_reduce"}):
-        return f"calls {', '.join(others)}: one all_reduce for each bucket is all"
-    return f"reduces rows of {[numel for _, numel in got]}, and {[numel for _, numel in want]} are due"
+    return {**seen, "starts": watch.starts, "changed": watch.changed}
 
 
 def starts_said(args: tuple[Any, ...], got: Any, want: Any) -> str:
@@ -240,9 +204,13 @@ def starts_said(args: tuple[Any, ...], got: Any, want: Any) -> str:
     return f"starts call {at + 1} when {plural(got[at], 'layer')} had come, and it is due after {want[at]}"
 
 
+def sizes(calls: Sequence[tuple[str, int]]) -> str:
+    return str([numel if name == "all_reduce" else name for name, numel in calls])
+
+
 @each_rank
 def nothing_blocks(case: Case, rank: int, record: Record) -> str | None:
-    if case.world != "lockstep" or (lost := record.value["blocked"]) <= 1:
+    if case.world != "lockstep" or not (lost := record.value["blocked"]):
         return None
     said = f"rank {rank}'s backward stands still for {lost:,} microseconds"
     return f"{said}: a start needs no wait, and calls keep their order; wait for handles behind the loop"
@@ -256,33 +224,29 @@ EXERCISE = Exercise(
             "one all_reduce for each bucket, the last layers' first",
             Gives(
                 lambda record: record.calls,
-                "Buckets take whole neighbours, from the last layer on, up to the limit",
-                say=calls_said,
+                "One call for each bucket: buckets take whole neighbours, from the last layer on, up to the limit",
+                say=lambda args, got, want: f"reduces rows of {sizes(got)}, and {sizes(want)} are due",
             ),
         ),
         Claim(
             "every rank returns the mean gradient of each layer",
-            Gives("means", "what a call is still filling must not be read: wait for each handle"),
+            Gives("means", "cut rows into layers, and read none before wait() of its handle returns"),
         ),
         Claim(
             "what backward lends is only read",
-            never(
-                "spoilt",
-                "rank {rank} wrote into the gradient of layer {it[0]}, which backward only lends: read it, and leave "
-                "it as it is",
-            ),
-        ),
-        Claim(
-            "a row is whole when its call begins",
-            Gives(
-                "changed",
-                "From its start until wait() returns a row belongs to the call: a wire may read at once",
-                say=lambda args, got, want: f"wrote into the row of call {got[0][0] + 1} after the call had begun",
-            ),
+            never("spoilt", "rank {rank} wrote into the gradient of layer {it[0]}, which backward only lends: read it"),
         ),
         Claim(
             "a bucket leaves as soon as nothing can come for it",
             Gives("starts", "When layer k has come, nothing comes any more for k and those after it", say=starts_said),
+        ),
+        Claim(
+            "a row is whole when its call begins",
+            never(
+                "changed",
+                "rank {rank} wrote into the row of call {it} after the call had begun: copy the gradient first, then "
+                "start, since a wire may read at once",
+            ),
         ),
         Claim("backward never waits for the wire", nothing_blocks),
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from zerolab.course.judge.case import Case, plural
+from zerolab.course.judge.case import Case
 from zerolab.course.judge.exercise import Claim, Exercise, alone
 from zerolab.course.judge.model import Gives
 
@@ -51,9 +51,6 @@ No two lengths may differ by more than one: not every chunk is as long as the lo
         return min(numel, rank * each), min(numel, (rank + 1) * each)
 It starts before the one before it stops: how many longer ones lie before it?
     + min(rank, longer) =>
-No two lengths may differ by more than one: each of the first ranks has one of what is left over
-    min(rank, longer) => longer * (rank > 0)
-    rank < longer => longer * (rank == 0)
 Which ranks have one more? There are numel % ranks of them, rank 0 the first
     (rank < longer) => (rank <= longer and longer > 0)
 """
@@ -62,27 +59,16 @@ Which ranks have one more? There are numel % ranks of them, rank 0 the first
 def bounds_cases(rng: Random) -> list[Case]:
     # 11 over 4: a rest of three tells mistakes apart.
     numels = [(1, rng.randint(1, 40)), (4, 11)]
-    numels += [(ranks, rng.randint(0, 40)) for ranks in (1, 2, 3, 4) for _ in range(2)]
+    numels += [(ranks, rng.randint(0, 40)) for ranks in (1, 2, 3, 4, 2, 3)]
     # As many elements on other ranks: what an answer keeps by their number shows.
     numels += [(4, 2), (3, 9), (4, 10), (3, 10), (3, 0)]
-    return [
-        Case(
-            [(numel, ranks, rank) for rank in range(ranks)],
-            about=f"{plural(numel, 'element')} over {plural(ranks, 'rank')}",
-        )
-        for ranks, numel in numels
-    ]
+    return [Case([(numel, ranks, rank) for rank in range(ranks)]) for ranks, numel in numels]
 
 
 EXERCISE = Exercise(
     "chunk_bounds",
     bounds_cases,
-    (
-        Claim(
-            "chunks lie end to end, the longer ones first",
-            Gives(look="Write down all chunks: each starts where the one before it stops"),
-        ),
-    ),
+    (Claim("chunks lie end to end, the longer ones first", Gives(look="Write down all chunks, with their lengths")),),
     run=alone,
     hints=(
         "divmod(numel, ranks) gives the length of a short chunk, and how many chunks are one longer.",

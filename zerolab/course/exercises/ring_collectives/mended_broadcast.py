@@ -10,10 +10,10 @@ import torch
 
 from zerolab.collectives import Collectives
 from zerolab.course.exercises.ring_collectives import ring
-from zerolab.course.judge.case import Case, Record
-from zerolab.course.judge.claims import each_rank
+from zerolab.course.judge.case import Case
+from zerolab.course.judge.claims import never
 from zerolab.course.judge.exercise import Claim, Exercise
-from zerolab.course.judge.same import alike
+from zerolab.course.judge.model import Gives
 
 TEXT = r'''
 Mend it
@@ -79,64 +79,40 @@ the left neighbour's own tensor: receive before you send on
 what came but for its zeros, in whose places its own numbers stand: zeros are numbers, too
     comm.recv(tensor, (comm.rank - 1) % comm.size) => came = comm.recv(tensor.clone(), (comm.rank - 1) % comm.size)
     if right => if comm.rank != src:\n        tensor[came != 0] = came[came != 0]\n    if right
-its own tensor, where only zeros came: zeros are numbers like others
-    comm.recv(tensor, (comm.rank - 1) % comm.size) => came = comm.recv(tensor.clone(), (comm.rank - 1) % comm.size)
-    if right => if comm.rank != src and came.any():\n        tensor.copy_(came)\n    if right
-the first row alone of what came, and of its own tensor the rest: overwrite all of it
-    comm.recv(tensor, (comm.rank - 1) % comm.size) => came = comm.recv(tensor.clone(), (comm.rank - 1) % comm.size)
-    if right => if comm.rank != src:\n        tensor[:1] = came[:1]\n    if right
 NaN where its own tensor had NaN or inf and a number came: overwrite what was there; 0 times NaN is NaN
     recv(tensor, (comm.rank - 1) % comm.size) => recv(came := tensor.clone(), (comm.rank - 1) % comm.size)
     if right => if comm.rank != src:\n        tensor.mul_(0).add_(came)\n    if right
 what float32 has rounded: numbers stay in the input's dtype, from end to end
     return tensor => return tensor.copy_(tensor.float())
-what float64 has rounded: numbers stay in the input's dtype, from end to end
-    return tensor => return tensor.copy_(tensor.double())
 """
 USED_AGAIN = -1.0
 """What the caller writes into its tensor when the broadcast has returned; no case has such a number."""
 
 
 def broadcast_and_overwrite(fn: Callable[..., Any], comm: Collectives, tensor: torch.Tensor, src: int) -> Any:
-    """What a broadcast returns, and the tensor afterwards; whether both are one, which shows when the caller uses its
-    tensor again, at once."""
+    """What a broadcast returns, and the tensor afterwards; whether the former is a copy, which shows when the caller
+    uses its tensor again, at once."""
     value = fn(comm, tensor, src)
     if not isinstance(value, torch.Tensor):
         return {"value": value}
     seen = {"value": value.clone(), "tensor": tensor.clone()}
     tensor.fill_(USED_AGAIN)
-    return seen | {"one": torch.equal(value, tensor)}
+    return seen | {"copied": not torch.equal(value, tensor)}
 
 
 def broadcast_cases(rng: Random) -> list[Case]:
     cases = []
     for ranks, numel, world, dtype, poisoned in ring.draws(rng):
         for src in {0, ranks - 1, rng.randrange(ranks)} if numel > 1 and not poisoned else {rng.randrange(ranks)}:
-            # No rank's tensor has a negative number, with which the caller overwrites it.
-            tensors = [ring.numbers(rng, numel, dtype).abs() for _ in range(ranks)]
-            # Also into what is overwritten: no arithmetic with it is harmless.
-            for tensor in tensors if poisoned else ():
-                ring.poison(rng, tensor)
-            if numel % 2 == 0:
-                tensors = [tensor.view(2, -1) for tensor in tensors]
-            cases.append(Case([(tensor, src) for tensor in tensors], world))
+            # No rank's tensor has a negative number, with which the caller overwrites it. With poison each has its own
+            # NaN and inf, so that no arithmetic with what is overwritten is harmless.
+            tensors = [tensor.abs() for tensor in ring.each_ranks(rng, ranks, numel, dtype, poisoned)]
+            shape = (2, -1) if numel % 2 == 0 else (-1,)
+            cases.append(Case([(tensor.view(shape), src) for tensor in tensors], world))
     ranks = rng.randint(2, 4)
     src = rng.randrange(ranks)
     args = [(ring.numbers(rng, 5, torch.float32).abs() * (rank != src), src) for rank in range(ranks)]
     return [*cases, Case(args, about=f"on {ranks} ranks, 5 zeros from rank {src}")]
-
-
-@each_rank
-def in_place(case: Case, rank: int, record: Record) -> str | None:
-    if not alike(record.value["tensor"], record.value["value"]):
-        return f"rank {rank}'s own tensor does not hold the result: receive into it and do not replace it"
-    return None
-
-
-@each_rank
-def itself(case: Case, rank: int, record: Record) -> str | None:
-    copy = f"what rank {rank} returned is a copy of its tensor, so that who changes one keeps the other"
-    return None if record.value["one"] else f"{copy}: return the tensor itself"
 
 
 EXERCISE = Exercise(
@@ -144,9 +120,15 @@ EXERCISE = Exercise(
     broadcast_cases,
     (
         ring.FROM_MESSAGES,
-        ring.right_values("every rank ends with rank src's tensor", "print who receives from whom", "value"),
-        Claim("its result is right in place", in_place),
-        Claim("it returns the tensor itself", itself),
+        ring.right_values("every rank ends with src's tensor", "print what each rank receives, and its dtype", "value"),
+        Claim(
+            "its result is right in place",
+            Gives("tensor", "receive into the tensor that you are given", "was left with", tolerance=0.0),
+        ),
+        Claim(
+            "it returns the tensor itself",
+            never("copied", "what rank {rank} returned is a copy of its tensor: return the tensor itself"),
+        ),
         ring.TO_THE_RIGHT,
         ring.as_a_ring(
             lambda record: [nbytes for _, nbytes in record.sent if nbytes],

@@ -24,20 +24,20 @@ Tensor = torch.Tensor
 BOARD = (4, 4096)
 """Ranks and float32 elements of the case on the scoreboard."""
 
-DTYPES = (torch.float64, torch.float32, torch.int64, torch.bfloat16, torch.float16, torch.int32)
-"""In turn, so that each check tries them all: two ranks with a size that divides come first, and there float64 tells
-a narrower dtype apart from a whole tensor; the next size does so for a wider one."""
-
 MOST = {
     torch.float64: 2**40,
     torch.float32: 2**20,
-    torch.float16: 99,
-    torch.bfloat16: 20,
     torch.int64: 2**60,
+    torch.bfloat16: 20,
+    torch.float16: 99,
     torch.int32: 2**27,
 }
 """The largest number of each dtype that is drawn: the sum of four, halved and quartered, and half as much again, is
 still exact. float32 cannot hold those of float64 and int64."""
+
+DTYPES = tuple(MOST)
+"""In turn, so that each check tries them all: two ranks with a size that divides come first, and there float64 tells
+a narrower dtype apart from a whole tensor; the next size does so for a wider one."""
 
 
 def draws(rng: Random) -> Iterator[tuple[int, int, str, torch.dtype, bool]]:
@@ -68,12 +68,6 @@ def each_ranks(rng: Random, ranks: int, numel: int, dtype: torch.dtype, poisoned
         for part in tensor.tensor_split(ranks):
             part[rank], part[ranks + rank] = torch.nan, torch.inf
     return tensors
-
-
-def poison(rng: Random, tensor: Tensor) -> None:
-    """Put a NaN and an inf anywhere."""
-    for value in (torch.nan, torch.inf):
-        tensor[rng.randrange(tensor.numel())] = value
 
 
 @each_rank
@@ -113,45 +107,34 @@ def right_values(says: str, look: str, of: str = "") -> Claim:
 
 def as_a_ring(of: Callable[[Record], Any], look: str) -> Claim:
     """Each rank sends as much as the model's."""
-
-    def said(args: tuple[Any, ...], got: Any, want: Any) -> str:
-        return f"sent {got} bytes, a ring {want}"
-
-    return Claim("it sends what a ring sends, to the byte", Gives(of, look, say=said))
+    sent = Gives(of, look, say=lambda args, got, want: f"sent {got} bytes, a ring {want}")
+    return Claim("it sends what a ring sends, to the byte", sent)
 
 
 def ring_exercise(
     name: str,
     cases: Callable[[Random], list[Case]],
     values: Claim,
-    wastes: str = "",
     look: str = "",
     chunks: int | None = None,
     **about: Any,
 ) -> Exercise:
     """An exercise whose function is a collective that returns a new tensor. It may hold a whole tensor and so many
-    `chunks` at most, or what the model holds; `look` and `wastes` are about who holds more."""
+    `chunks` at most, or what the model holds; `look` is for who holds more."""
 
     def held(case: Case) -> int:
         return 4 * BOARD[1] * (case.ranks + (chunks or 0)) // case.ranks + 64
 
-    sends = as_a_ring(
-        lambda record: record.nbytes,
-        "N-1 steps are enough for each half, and each sends one chunk, as long as it is, in the input's dtype",
-    )
+    look_sent = "N-1 steps are enough for each half, and each sends one chunk, as long as it is, in the input's dtype"
+    sends = as_a_ring(lambda record: record.nbytes, look_sent)
     return Exercise(
         name,
         cases,
         (FROM_MESSAGES, values, TO_THE_RIGHT, sends, Claim("it returns a new tensor", new_tensor)),
         scores=(
             Score("bytes a rank sends", most_sent, None, "in each step one chunk travels"),
-            Score(
-                "messages a rank sends",
-                most_messages,
-                None,
-                "each message waits for the network once more: send a chunk in one piece",
-            ),
-            Score("bytes held at the worst moment", most_held, held if chunks else None, look, slack=64, wastes=wastes),
+            Score("messages a rank sends", most_messages, None, "each one waits for the network: send chunks whole"),
+            Score("bytes held at the worst moment", most_held, held if chunks else None, look, slack=64),
         ),
         memory=True,
         # What travels in another dtype shows in the bytes, and a library's collective must be told first.

@@ -53,9 +53,7 @@ whole tensor itself
 def all_gather_cases(rng: Random) -> list[Case]:
     cases = []
     for ranks, numel, world, dtype, poisoned in ring.draws(rng):
-        whole = ring.numbers(rng, numel, dtype)
-        if poisoned:
-            ring.poison(rng, whole)
+        whole = ring.each_ranks(rng, ranks, numel, dtype, poisoned)[0]
         cases.append(Case([(shard.clone(), numel) for shard in whole.tensor_split(ranks)], world))
     ranks, numel = ring.BOARD
     shards = [whole_numbers(rng, numel // ranks) for _ in range(ranks)]

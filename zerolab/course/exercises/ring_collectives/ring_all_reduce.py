@@ -7,7 +7,6 @@ from random import Random
 import torch
 
 from zerolab.course.exercises.ring_collectives import ring
-from zerolab.course.exercises.ring_collectives.given import pass_on  # noqa: F401
 from zerolab.course.exercises.ring_collectives.ring_all_gather import ring_all_gather
 from zerolab.course.exercises.ring_collectives.ring_reduce_scatter import ring_reduce_scatter
 from zerolab.course.judge.case import Case
@@ -47,20 +46,6 @@ one chunk only: gather the chunks after you have reduced them
     return ring_all_gather(comm, shard, tensor.numel()) => return shard
 its own tensor, to which nothing was added
     return ring_all_gather(comm, shard, tensor.numel()) => return tensor
-Your messages are whole tensors: send one chunk in each step
-    def ring_all_reduce(comm, tensor, average=False):
-        total = arrived = tensor
-        for _ in range(comm.size - 1):
-            travelling, arrived = arrived, torch.empty_like(tensor)
-            pass_on(comm, travelling, arrived)
-            total = total + arrived
-        return total / comm.size if average else total.clone()
-"""
-WASTES = r"""
-two whole tensors at once: is the mean made in a new one, where dividing in place, or a chunk, would do?
-    def ring_all_reduce(comm, tensor, average=False):
-        whole = ring_all_gather(comm, ring_reduce_scatter(comm, tensor), tensor.numel())
-        return whole / comm.size if average else whole
 """
 
 
@@ -84,9 +69,8 @@ EXERCISE = ring.ring_exercise(
     ring.right_values(
         "every rank returns the sum, or the mean", "check each half by itself, its dtype, and how the mean is made"
     ),
-    WASTES,
-    "a copy of the whole tensor that you make before the first half, such as tensor / comm.size or tensor.clone(), "
-    "lives on beside both: the halves need none, and there is least to divide between them",
+    "is there a second whole tensor, such as tensor.clone(), or tensor / comm.size before or after both halves? Divide "
+    "between them, where there is least to divide",
     chunks=2,
     hints=(
         "After a reduce-scatter each rank has a finished chunk; who needs it?",

@@ -48,14 +48,6 @@ def ring_reduce_scatter(comm, tensor: torch.Tensor) -> torch.Tensor:
 
 
 MISTAKES = r"""
-all of the sum, unsharded: return your own chunk only
-    def ring_reduce_scatter(comm, tensor):
-        total = arrived = tensor
-        for _ in range(comm.size - 1):
-            travelling, arrived = arrived, torch.empty_like(tensor)
-            pass_on(comm, travelling, arrived)
-            total = total + arrived
-        return total
 its own summand, to which nothing was added
     arrived.add_(mine) => mine
 the right neighbour's summand, passed on and never added to
@@ -69,14 +61,6 @@ the mean: this exercise asks for the sum
     return travelling => return travelling / comm.size
 what is nearly right, and nearly right is not right: it was rounded to float32 on the way
     arrived.add_(mine) => (arrived.float() + mine.float()).to(mine.dtype)
-Your messages are whole tensors: send one chunk in each step
-    def ring_reduce_scatter(comm, tensor):
-        total = arrived = tensor
-        for _ in range(comm.size - 1):
-            travelling, arrived = arrived, torch.empty_like(tensor)
-            pass_on(comm, travelling, arrived)
-            total = total + arrived
-        return chunk(total, comm.rank, comm.size).clone()
 """
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
 
-from zerolab.course.exercises.start_here.state_bytes import FP32, MEGATRON, MIXED, MOMENTUM, PLAIN_SGD, Recipe
-from zerolab.course.judge.case import Case, plural
+from zerolab.course.exercises.start_here.state_bytes import FP32, MEGATRON, MIXED, MOMENTUM, PLAIN_SGD
+from zerolab.course.judge.case import Case
 from zerolab.course.judge.exercise import Claim, Exercise, alone
-from zerolab.course.judge.model import Gives, program, read_mistakes
-from zerolab.course.judge.same import is_whole, short
+from zerolab.course.judge.model import Gives
 
 TEXT = """
 A claim to test
@@ -38,25 +36,11 @@ def fewest_ranks(factor: float, stage: int, recipe: tuple[int, int, int]) -> int
     ### END SOLUTION
 
 
-DIVISIONS = r"""
-Dividing by the factor rounds: a factor that is reached exactly counts
-    ranks = 1 => return -int(-shared / ((whole + shared) / factor - whole) // 1)
-Where you divide, it rounds: a factor that is reached exactly counts, so compare without dividing
-    (whole + shared) * ranks < factor * (whole * ranks + shared) => (whole + shared) / (whole + shared / ranks) < factor
-"""
-PRODUCTS = (
-    "(whole + shared) * ranks < factor * (whole * ranks + shared)",
-    "whole + shared < factor * (whole + shared / ranks)",
-)
-"""Ways to divide floats. Where the factor is reached exactly, each is wrong for some recipes and ranks."""
-MISTAKES = (
-    r"""
+MISTAKES = r"""
 It is not yet reached: round up
     ranks = 1 => return int(factor * shared / (whole + shared - factor * whole))
 One rank fewer reaches the factor exactly, which is enough: is it > where >= is due?
     ranks < factor => ranks <= factor
-One rank fewer is enough
-    return ranks => return ranks + 1
 Only what is shared out shrinks with N; the rest stays whole
     ranks = 1 => return -int(-factor // 1)
 That is the answer for fp32 with Adam: read the bytes from recipe, from its end
@@ -67,15 +51,15 @@ That is the answer for the stage above, which shares out more: which kinds stay 
     whole, shared = => stage = min(stage + 1, 3)\n    whole, shared =
 Ranks need not be a power of two
     return ranks => return 2 ** (ranks - 1).bit_length()
-So close below its limit a factor takes many. Do you stop counting, or allow a tolerance?
-    return ranks => return ranks if ranks <= 64 else None
 However many it takes: ask first whether it is ever reached, then count without a bound
     return ranks => return ranks if ranks <= 200_000 else None
 That is a hair less than the factor: allow no tolerance, and do not round before you round up
     ranks < factor => ranks * (1 + 1e-9) < factor
+Dividing by the factor rounds: a factor that is reached exactly counts
+    ranks = 1 => return -int(-shared / ((whole + shared) / factor - whole) // 1)
+Where you divide, it rounds: a factor that is reached exactly counts, so compare without dividing
+    (whole + shared) * ranks < factor * (whole * ranks + shared) => (whole + shared) / (whole + shared / ranks) < factor
 """
-    + DIVISIONS
-)
 
 
 def fewest_cases(rng: Random) -> list[Case]:
@@ -84,41 +68,22 @@ def fewest_cases(rng: Random) -> list[Case]:
     asked += [(rng.randint(5, 9), 1, MIXED), (rng.choice((1.25, 1.5, 2)), 1, PLAIN_SGD)]
     for recipe in (MIXED, FP32, MEGATRON, MOMENTUM):
         for stage in (1, 2, 3):
-            limit = 20.0 if stage == 3 else sum(recipe) / sum(recipe[: 3 - stage])
+            total, whole = sum(recipe), sum(recipe[: 3 - stage])
+            limit = total / whole if whole else 20
             factors = [quarter / 4 for quarter in range(5, int(4 * limit)) if quarter / 4 < limit]
             asked.append((rng.choice(factors), stage, recipe))
             # Reached exactly, on a number of ranks.
-            exact = [saves(ranks, stage, recipe) for ranks in range(2, 13)]
+            exact = [total * ranks / (whole * ranks + total - whole) for ranks in range(2, 13)]
             asked.append((rng.choice([factor for factor in exact if factor * 4 % 1 == 0] or factors), stage, recipe))
     # Just below the limit of 4, which takes many ranks: no bound on N is safe, nor is a tolerance.
     asked += [(4 - below, 1, MIXED) for below in (5 / 2**9, 5 / 2 ** rng.randint(10, 15), rng.randint(44, 45) / 2**20)]
     # A hair more than 8 ranks, and than so many that no tolerance is safe.
     asked += [(4 - 1117 / 1024, 1, MIXED), (rng.randint(2, 8) + 2.0**-42, 3, MIXED)]
-    # Reached exactly, and not if one divides.
+    # Reached exactly, and not if one divides: by the factor, by what a rank keeps, or by N alone.
     asked += [(2.25, 2, (2, 2, 8)), (4.125, 2, (1, 2, 8))]
-    for change in (*read_mistakes(DIVISIONS).values(), PRODUCTS):
-        divides = program(fewest_ranks, change)
-        while divides(*(args := exactly(rng))) == fewest_ranks(*args):
-            pass
-        asked.append(args)
+    divided = ((52, 214, 411, 854), (58, 357, 449, 858), (170, 314, 397, 452))
+    asked += [(rng.choice(whole_numbers), 3, (1, 2, 12)) for whole_numbers in divided]
     return [Case([args]) for args in asked]
-
-
-def exactly(rng: Random) -> tuple[float, int, Recipe]:
-    """A factor that is reached exactly. It has few binary digits, so that products with it are exact."""
-    recipe = rng.choice(((2, 4, 12), (2, 2, 8), (1, 2, 8), (1, 2, 12)))
-    return saves(rng.randint(50, 2000), 3, recipe), 3, recipe
-
-
-def saves(ranks: int, stage: int, recipe: Recipe) -> float:
-    whole, shared = sum(recipe[: 3 - stage]), sum(recipe[3 - stage :])
-    return (whole + shared) * ranks / (whole * ranks + shared)
-
-
-def said(args: tuple[Any, ...], got: Any, want: Any) -> str:
-    if not is_whole(got) or got < 1:
-        return f"you say {got if got is None else short(got)}, and {want} is due"
-    return f"you say {got}, and {want} is due: on {plural(got, 'rank')} it saves {saves(got, *args[1:]):.7g} times"
 
 
 EXERCISE = Exercise(
@@ -127,10 +92,7 @@ EXERCISE = Exercise(
     (
         Claim(
             "it says how many ranks a factor takes, or that none suffice",
-            Gives(
-                look="What does the factor tend to, as N grows? Only what is below is reached; compare exactly",
-                say=said,
-            ),
+            Gives(look="Count up to the first N that reaches it, unless even a huge N does not; compare exactly"),
         ),
     ),
     run=alone,
