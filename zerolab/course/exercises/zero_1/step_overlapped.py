@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
@@ -9,13 +10,13 @@ from typing import Any
 import torch
 
 from zerolab.collectives import Collectives, Link
+from zerolab.course.exercises.heard import heard
 from zerolab.course.exercises.zero_1.claims import tolerance
-from zerolab.course.judge.case import Case, Observation, Record, plural
-from zerolab.course.judge.claims import each_rank, microseconds
+from zerolab.course.judge.case import Case
+from zerolab.course.judge.claims import microseconds, never
 from zerolab.course.judge.draw import signed
 from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.model import Gives
-from zerolab.course.judge.recorder import CALLS, CallLog
 from zerolab.ranks import spend
 
 TEXT = """
@@ -65,34 +66,11 @@ shards that were trained without those of the other ranks' gradients: reduce bef
     reduction.wait() => gradients[len(gathers)].tensor_split(comm.size)[comm.rank].clone()
 the rows as they began: does update() see the memory that you return?
     update(shard => update(shard.clone()
-gradients where parameters are wanted: what do you gather?
-    update(shard, reduction.wait()) => mean = reduction.wait()\n        update(shard, mean)
-    async(shard => async(mean
 the rows in another order: item i is what became of rows[i]
     in gathers] => in gathers[::-1]]
-one row too few: the last bucket counts, too
-    in gathers] => in gathers[:-1]]
-handles: handle.wait() gives the row
-    gather.wait() => gather
 """
 LINK = Link(gbit_per_s=1, latency_us=100)
 UPDATE_SECONDS = 1e-3
-
-
-class Travelling(CallLog):
-    """Collectives that know where results go, too: that tensor also belongs to the call until its end."""
-
-    def __getattr__(self, name: str) -> Any:
-        found = super().__getattr__(name)
-        if name.removesuffix("_async") not in CALLS:
-            return found
-
-        def called(*args, **named):
-            result = found(*args, **named)
-            self.calls[-1].given += [(one, one) for one in named.values() if isinstance(one, torch.Tensor)]
-            return result
-
-        return called
 
 
 def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -109,22 +87,29 @@ def run_step(
     rate: float,
 ) -> dict[str, Any]:
     """One step, with a plain SGD that takes a millisecond for each shard: the rows, the sizes of the shards that were
-    updated, calls under way that an update touched, and when updates and calls began, and reductions had ended."""
-    travelling, sizes, held, began = Travelling(comm), [], [], []
+    updated, how often each collective was called, and what to say of an update that touched a call under way."""
+    under_way: dict[int, list[torch.Tensor]] = {}
+    sizes, held = [], []
+
+    def note(what: str, place: int, tensors: list[torch.Tensor]) -> None:
+        if what == "start":
+            under_way[place] = tensors
+        elif what == "wait":
+            under_way.pop(place, None)
 
     def update(shard, gradient):
-        began.append(comm.transport.now())
         sizes.append(shard.numel())
-        for call in travelling.under_way:
-            if any(overlap(mine, other) for mine in (shard, gradient) for other, _ in call.given):
-                held.append(call.name)
+        for place, tensors in under_way.items():
+            if any(overlap(mine, other) for mine in (shard, gradient) for other in tensors):
+                held.append(calls[place].name)
         spend(UPDATE_SECONDS)
         shard.sub_(rate * gradient)
 
-    rows = fn(travelling, rows, gradients, update)
-    times = [[call.begun, call.ended] for call in travelling.calls if "reduce_scatter" in call.name]
-    gathers = [call.begun for call in travelling.calls if "all_gather" in call.name]
-    return {"rows": rows, "sizes": sorted(sizes), "held": held, "began": began, "reductions": times, "gathers": gathers}
+    with heard(comm, note) as calls:
+        rows = fn(comm, rows, gradients, update)
+    # A rank that is alone need call nobody.
+    called = Counter(call.name for call in calls if comm.size > 1)
+    return {"rows": rows, "sizes": sorted(sizes), "held": held[:1], "calls": called}
 
 
 def bucket_case(
@@ -156,54 +141,28 @@ def bucket_cases(rng: Random) -> list[Case]:
     ]
 
 
-@each_rank
-def nothing_held(case: Case, rank: int, record: Record) -> str | None:
-    """An update leaves alone what travels."""
-    if not (held := record.value["held"]):
-        return None
-    said = f"rank {rank} calls update on a tensor of {held[0]} before that call's wait() has returned"
-    return f"{said}: {'update first, then start the gather' if 'gather' in held[0] else 'wait first, then update'}"
-
-
 def updates_said(args: tuple[Any, ...], got: Any, want: Any) -> str:
     if not got:
         return "never calls update, which alone knows how a gradient changes a shard"
     return f"gives update tensors of {got} elements, and its shards have {want}"
 
 
-@each_rank
-def bucket_calls(case: Case, rank: int, record: Record) -> str | None:
-    """One of each for each bucket; a rank that is alone need call nobody."""
-    names = ("reduce_scatter", "all_gather")
-    due = sorted((name, row.numel()) for name in names for row in case.args[0][0])
-    if case.ranks == 1 or sorted(record.calls) == due:
-        return None
-    if others := sorted({called for called, _ in record.calls} - {*names}):
-        return f"rank {rank} calls {', '.join(others)}, which nobody needs here"
-    said = f"rank {rank} makes {len(record.calls)} calls for {plural(len(due) // 2, 'bucket')}"
-    return f"{said}: one reduce_scatter and one all_gather for each are due"
-
-
-def stands_still(case: Case, seen: Observation) -> str:
-    """Where the ranks wait for the wire, from when rank 0's calls and updates began."""
-    noted = seen.records[0].value
-    ended = [begin + UPDATE_SECONDS - 1e-9 for begin in noted["began"]]
-    for bucket, (begun, _) in enumerate(noted["reductions"][1:], 1):
-        if begun >= ended[bucket - 1]:
-            said = f"bucket {bucket}'s reduce_scatter starts only after bucket {bucket - 1}'s update"
-            return f"{said}: what keeps it from travelling meanwhile?"
-    if noted["gathers"][0] >= ended[-1]:
-        return "all gathers start after the last update: a bucket's can travel while the next one is updated"
-    if all((end or 0.0) <= noted["began"][0] for _, end in noted["reductions"]):
-        return "before the first update all reductions have ended: for which of them must it wait?"
-    return "after an update the rank waits until its all_gather has ended: who needs that row before the end?"
+def calls_said(args: tuple[Any, ...], got: Any, want: Any) -> str:
+    return f"makes the calls {got}, and {want} are due, one of each for each bucket"
 
 
 EXERCISE = Exercise(
     "step_overlapped",
     bucket_cases,
     (
-        Claim("no update touches what travels", nothing_held),
+        Claim(
+            "no update touches what travels",
+            never(
+                "held",
+                "rank {rank} calls update on a tensor of {it[0]} before that call's wait() has returned: a shard is "
+                "updated after the wait for its reduction, and before its gather starts",
+            ),
+        ),
         Claim(
             "one update for each bucket, of its shard",
             Gives("sizes", "Once for each bucket: a rank updates its own shard alone", say=updates_said),
@@ -216,9 +175,17 @@ EXERCISE = Exercise(
                 tolerance=tolerance,
             ),
         ),
-        Claim("one reduce_scatter and one all_gather for each bucket", bucket_calls),
+        Claim("one reduce_scatter and one all_gather for each bucket", Gives("calls", "", say=calls_said)),
     ),
-    scores=(Score("microseconds on the virtual clock", microseconds, None, stands_still, slack=1),),
+    scores=(
+        Score(
+            "microseconds on the virtual clock",
+            microseconds,
+            None,
+            "what keeps the calls of one bucket from travelling while another one is updated?",
+            slack=1,
+        ),
+    ),
     hints=(
         "reduce_scatter_async and all_gather_async return a handle at once; handle.wait() gives the result.",
         "Nothing keeps you from starting all reduce_scatters before you wait for the first.",
@@ -226,8 +193,6 @@ EXERCISE = Exercise(
     ),
     run=run_step,
     mistakes=MISTAKES,
-    # Whoever returns handles is told so.
-    without=frozenset({"shape"}),
     text=TEXT,
     answer=(step_overlapped,),
     points=3,
