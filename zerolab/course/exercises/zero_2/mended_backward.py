@@ -103,14 +103,6 @@ shards of the last backward alone: a new shard is added to the old
     shard if self.shards[index] is None else self.shards[index].add_(shard) => shard
 shards in which the first backward counts more than once: parameter.grad still held it
     parameter.grad = None => pass
-a mean over the backwards, too: what several of them bring is added up
-    self.comm = comm => self.comm, self.times = comm, [0] * len(parameters)
-    parameter.grad = None => parameter.grad = None\n        self.times[index] += 1
-    self.shards[index].add_(shard) => self.shards[index].lerp(shard, 1 / self.times[index])
-shards without the last backward: does every hook still run?
-    self.comm = comm => self.comm, self.times = comm, [2] * len(parameters)
-    parameter.grad = None => parameter.grad = None\n        self.times[index] -= 1
-    self.shards[index] = shard if => self.shards[index] = self.shards[index] if self.times[index] < 0 else shard if
 """
 STUCK = r"""
 It adds up shards of two parameters: which index does each hook see?
