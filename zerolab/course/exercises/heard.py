@@ -36,6 +36,9 @@ class HeardHandle:
     def __init__(self, inner: Any, note: Callable[[str], None]) -> None:
         self.inner, self.note = inner, note
 
+    def __repr__(self) -> str:
+        return "a handle"
+
     def wait(self) -> Any:
         return self.asked("wait")
 

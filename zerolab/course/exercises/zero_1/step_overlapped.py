@@ -141,16 +141,6 @@ def bucket_cases(rng: Random) -> list[Case]:
     ]
 
 
-def updates_said(args: tuple[Any, ...], got: Any, want: Any) -> str:
-    if not got:
-        return "never calls update, which alone knows how a gradient changes a shard"
-    return f"gives update tensors of {got} elements, and its shards have {want}"
-
-
-def calls_said(args: tuple[Any, ...], got: Any, want: Any) -> str:
-    return f"makes the calls {got}, and {want} are due, one of each for each bucket"
-
-
 EXERCISE = Exercise(
     "step_overlapped",
     bucket_cases,
@@ -165,7 +155,11 @@ EXERCISE = Exercise(
         ),
         Claim(
             "one update for each bucket, of its shard",
-            Gives("sizes", "Once for each bucket: a rank updates its own shard alone", say=updates_said),
+            Gives(
+                "sizes",
+                "Once for each bucket: a rank updates its own shard alone, and update alone knows how",
+                say=lambda args, got, want: f"gives update tensors of {got} elements, and its shards have {want}",
+            ),
         ),
         Claim(
             "every rank returns all rows, updated everywhere",
@@ -175,7 +169,10 @@ EXERCISE = Exercise(
                 tolerance=tolerance,
             ),
         ),
-        Claim("one reduce_scatter and one all_gather for each bucket", Gives("calls", "", say=calls_said)),
+        Claim(
+            "one reduce_scatter and one all_gather for each bucket",
+            Gives("calls", "", say=lambda args, got, want: f"makes the calls {got}, and {want} are due"),
+        ),
     ),
     scores=(
         Score(

@@ -120,17 +120,17 @@ an all-reduce hands everybody gradients that nobody uses; which collective stops
 """
 
 
-def asks(args: tuple[Any, ...], got: int, want: int) -> str:
-    return f"calls gradient {plural(got, 'time')} in {want} steps"
-
-
 EXERCISE = Exercise(
     "train_sharded",
     stage_cases,
     (
         Claim(
             "it computes one gradient for each step",
-            Gives("asked", "Once for each, since each call computes the next batch", say=asks),
+            Gives(
+                "asked",
+                "Once for each, since each call computes the next batch",
+                say=lambda args, got, want: f"calls gradient {plural(got, 'time')} in {want} steps",
+            ),
         ),
         Claim("its optimizers are those that adam() makes", made_by_adam),
         Claim(

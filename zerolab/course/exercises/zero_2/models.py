@@ -12,7 +12,7 @@ from torch import nn
 
 from zerolab.course.exercises.wholes import Wholes
 from zerolab.course.judge.case import Case, Observation, Record, plural
-from zerolab.course.judge.claims import each_rank, most, most_sent, never
+from zerolab.course.judge.claims import each_rank, most, most_sent
 from zerolab.course.judge.draw import fine
 from zerolab.course.judge.exercise import Claim, Score
 from zerolab.course.judge.model import Gives
@@ -26,17 +26,18 @@ TRANSPOSED = "one transposed in memory"
 FROZEN = "one frozen"
 UNUSED = "a layer left out for a single row"
 BARE = "the first without dimensions"
-WIDE = "all alike, and large enough to count"
+WIDE = "all of one size, to count them by"
 
 
 class Stack(nn.Module):
     """Calls its layers in turn. In training it gives more than in evaluation, as layers with dropout do of those
-    numbers that they keep. `whole` are the bytes of each parameter where all have as many, to count gradients by."""
+    numbers that they keep. `whole` are the bytes of each parameter where gradients are counted."""
 
-    def __init__(self, layers: Sequence[nn.Module], width: int, odd: Sequence[str] = (), whole: int = 0) -> None:
+    def __init__(self, layers: Sequence[nn.Module], width: int, odd: Sequence[str]) -> None:
         super().__init__()
         self.layers = nn.ModuleList([*layers[1:], layers[0]] if CROSSED in odd else layers)
-        self.width, self.odd, self.whole = width, odd, whole
+        self.width, self.odd = width, odd
+        self.whole = 4 * width**2 if WIDE in odd else 0
 
     def forward(self, inputs: Tensor) -> Tensor:
         layers = [*self.layers]
@@ -50,8 +51,7 @@ class Stack(nn.Module):
 
     def __repr__(self) -> str:
         numels = [parameter.numel() for parameter in self.parameters()]
-        sizes = f"{len(numels)} of {numels[0]:,}" if self.whole else numels
-        return f"<parameters of {', '.join([str(sizes), *self.odd])}>"
+        return f"<parameters of {', '.join([str(numels), *self.odd])}>"
 
 
 class Scale(nn.Module):
@@ -76,7 +76,7 @@ def linear(rng: Random, inside: int, outside: int, dtype: torch.dtype, bias: boo
 
 def model_of(rng: Random, odd: Sequence[str], dtype: torch.dtype) -> Stack:
     if WIDE in odd:
-        return Stack([linear(rng, 32, 32, dtype, False) for _ in range(4)], 32, whole=4 * 32**2)
+        return Stack([linear(rng, 32, 32, dtype, False) for _ in range(4)], 32, odd)
     widths = [rng.randint(2, 5), rng.randint(2, 5), rng.randint(1, 3)]
     if TIED in odd:
         widths[:2] = [widths[0]] * 3
@@ -121,31 +121,24 @@ def model_cases(rng: Random, frozen: bool = True) -> list[Case]:
 
 class Watch(Wholes):
     """Notes what becomes of gradients: whenever backward has come through a layer, so that all of its gradients are
-    there, the calls that have begun and the whole gradients that are still alive. It works whoever takes the gradients,
-    in whichever way."""
+    there, the calls that have begun. It works whoever takes the gradients, in whichever way."""
 
     def __init__(self, comm: Any, model: Stack) -> None:
         super().__init__(model.parameters(), model.whole)
         self.calls, self.passed = comm._issuer.calls, []
         layers = [module for module in model.modules() if not [*module.children()]]
-        self.marks = [layer.register_forward_pre_hook(self.marked) for layer in layers]
+        self.marks = [layer.register_forward_hook(self.marked) for layer in layers]
 
-    def marked(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        views = tuple(tensor.view_as(tensor) for tensor in inputs)
-        for view in views:
-            if view.requires_grad:
-                view.register_hook(self.note)
-        return views
+    def marked(self, layer: nn.Module, inputs: Any, output: Tensor) -> None:
+        # It runs once backward has come through the layers after this one.
+        if output.requires_grad:
+            output.register_hook(lambda gradient: self.passed.append(len(self.calls)))
 
-    def note(self, gradient: Tensor) -> None:
-        self.passed.append(len(self.calls))
-
-    def found(self, model: Stack) -> dict[str, Any]:
+    def found(self) -> dict[str, Any]:
         """What a run notes at its end, the shards still being there."""
         for mark in self.marks:
             mark.remove()
-        kept = sum(parameter.grad is not None for parameter in model.parameters())
-        return {"wholes": self.most, "passed": self.passed, "kept": plural(kept, "parameter") if kept else ""}
+        return {"wholes": self.most, "passed": self.passed}
 
 
 class InTime(Gives):
@@ -163,16 +156,15 @@ class InTime(Gives):
 @each_rank
 def nothing_held(case: Case, rank: int, record: Record) -> str | None:
     said = f"rank {rank} keeps {record.left:,} bytes that nobody needs any more"
-    look = "which list, attribute, global name or view of something larger knows them?"
+    look = "which parameter.grad, list, attribute, global name or view of something larger knows them?"
     return f"{said}: {look}" if record.left > 0 else None
 
 
-NO_GRADIENT = Claim(
-    "no parameter keeps a gradient",
-    never("kept", "rank {rank} still has the whole gradients of {it}: what ends the life of parameter.grad?"),
+NOTHING_HELD = Claim(
+    "nothing but the shards is held, and no parameter has a gradient",
+    nothing_held,
     ("A gradient lives as long as parameter.grad knows it: the hook sets that to None once it is reduced.",),
 )
-NOTHING_HELD = Claim("nothing but the shards is held", nothing_held)
 SCORES = (
     Score(
         "bytes a rank sends",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerolab.course.exercises.zero_2.models import NO_GRADIENT, NOTHING_HELD, SCORES, InTime, Watch, model_cases
+from zerolab.course.exercises.zero_2.models import NOTHING_HELD, SCORES, InTime, Watch, model_cases
 from zerolab.course.judge.case import Case, decode, encode
 from zerolab.course.judge.claims import never
 from zerolab.course.judge.exercise import Claim, Exercise
@@ -111,7 +111,7 @@ def run_in_time(fn: Any, comm: Any, model: Any, inputs: torch.Tensor) -> Any:
     changed = changes(before, traits(model, inputs))
     count.remove()
     # What is returned may be there, and so may what the inputs had.
-    found = watch.found(model) | {"changed": changed, "again": len(forwards) if len(forwards) > 1 else 0}
+    found = watch.found() | {"changed": changed, "again": len(forwards) if len(forwards) > 1 else 0}
     return {"shards": decode(encode(shards)), "had": inputs.grad, **found}
 
 
@@ -157,7 +157,6 @@ EXERCISE = Exercise(
                 "Backward leaves a gradient in every leaf that requires one, and inputs may be such a leaf.",
             ),
         ),
-        NO_GRADIENT,
         Claim(
             "one forward for each backward",
             never("again", "rank {rank} ran the model {it} times in a call: one forward, one backward"),
