@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from random import Random
 from typing import Any
 
 import torch
 
-from zerolab.collectives import Collectives
 from zerolab.course.exercises.wholes import tensors_of
 from zerolab.course.exercises.zero_1.claims import adam, states_at_most, states_kept, tolerance
 from zerolab.course.judge.case import Case, Observation
@@ -153,7 +152,8 @@ def sketch_case(
     for rank, number, since in lacks:
         for step in gradients[rank][since:]:
             step[number] = None
-    return Case([(tensors, own, turned, bent, count) for own in gradients], **where)
+    transposed = {"tensors": turned, "gradients": bent}
+    return Case([(tensors, own, transposed, count) for own in gradients], **where)
 
 
 def sketch_cases(rng: Random) -> list[Case]:
@@ -186,13 +186,7 @@ def sketch_cases(rng: Random) -> list[Case]:
 
 
 def run_optimizer(
-    fn: Callable[..., Any],
-    comm: Collectives,
-    tensors: list[torch.Tensor],
-    gradients: list[list[Any]],
-    transposed: list[int],
-    transposed_gradients: list[int],
-    optimizers: int,
+    fn: Any, comm: Any, tensors: list[Any], gradients: list[Any], transposed: dict[str, Any], optimizers: int
 ) -> dict[str, Any]:
     """Take steps with so many optimizers, each for tensors of its own: what becomes of these, what optimizers keep, and
     the bytes that are held between steps beside parameters and gradients."""
@@ -204,10 +198,10 @@ def run_optimizer(
         return made[-1]
 
     lists = [
-        [torch.nn.Parameter(one) for one in placed([times * tensor for tensor in tensors], transposed)]
+        [torch.nn.Parameter(one) for one in placed([times * one for one in tensors], transposed["tensors"])]
         for times in range(1, 1 + optimizers)
     ]
-    own = [[placed(step, transposed_gradients) for step in gradients] for _ in lists]
+    own = [[placed(step, transposed["gradients"]) for step in gradients] for _ in lists]
     everything = [parameter for parameters in lists for parameter in parameters]
     given = [*tensors_of([everything, own, gradients, tensors])]
     places = [(parameter.data_ptr(), parameter.stride()) for parameter in everything]
@@ -241,10 +235,10 @@ def placed(tensors: Sequence[Any], turned: Sequence[int]) -> list[Any]:
 
 
 def sketch_look(case: Case) -> str:
-    _, gradients, turned, bent, *_ = case.args[0]
+    _, gradients, transposed, _ = case.args[0]
     if any(gradient is None for step in gradients for gradient in step):
         return "a .grad that is None counts as zeros: does its rank take part in the sum, and in the update?"
-    if turned or bent:
+    if any(transposed.values()):
         return "is what is transposed, a tensor or its gradient, read and written in one order, that of flatten()?"
     return "take a step on two ranks by hand, and print the pieces and their gradients"
 
