@@ -149,7 +149,12 @@ EXERCISE = Exercise(
         ),
         Claim(
             "after each backward they are added up",
-            Gives("after", "what becomes of a shard when the next one comes?", "holds", by_dtype),
+            Gives(
+                "after",
+                "does each hook still run, and what becomes of a shard when the next one comes?",
+                "holds",
+                by_dtype,
+            ),
             (
                 "The mean is over the ranks; over backwards it is a sum, of shards.",
                 "Mending one fault uncovers another: once parameter.grad is dropped, who adds up two backwards?",

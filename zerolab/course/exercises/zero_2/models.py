@@ -26,7 +26,7 @@ TRANSPOSED = "one transposed in memory"
 FROZEN = "one frozen"
 UNUSED = "a layer left out for a single row"
 BARE = "the first without dimensions"
-WIDE = "all of one size, to count them by"
+WIDE = "all of one size"
 
 
 class Stack(nn.Module):
