@@ -301,7 +301,7 @@ def in_series(cases: Sequence[Case]) -> Iterator[list[Case]]:
     """Cases by themselves, and those that come one after the other together."""
     series: list[Case] = []
     for case in cases:
-        if series and (case.before is None or case.before is not (series[-1].itself or series[-1])):
+        if series and (case.before is None or case.before is not series[-1].itself):
             yield series
             series = []
         series.append(case)
