@@ -152,7 +152,7 @@ def sketch_case(
     for rank, number, since in lacks:
         for step in gradients[rank][since:]:
             step[number] = None
-    transposed = {"tensors": turned, "gradients": bent}
+    transposed = {"tensors": turned, "gradients": bent} if turned or bent else {}
     return Case([(tensors, own, transposed, count) for own in gradients], **where)
 
 
@@ -198,10 +198,10 @@ def run_optimizer(
         return made[-1]
 
     lists = [
-        [torch.nn.Parameter(one) for one in placed([times * one for one in tensors], transposed["tensors"])]
+        [torch.nn.Parameter(one) for one in placed([times * one for one in tensors], transposed.get("tensors", ()))]
         for times in range(1, 1 + optimizers)
     ]
-    own = [[placed(step, transposed["gradients"]) for step in gradients] for _ in lists]
+    own = [[placed(step, transposed.get("gradients", ())) for step in gradients] for _ in lists]
     everything = [parameter for parameters in lists for parameter in parameters]
     given = [*tensors_of([everything, own, gradients, tensors])]
     places = [(parameter.data_ptr(), parameter.stride()) for parameter in everything]
@@ -238,7 +238,7 @@ def sketch_look(case: Case) -> str:
     _, gradients, transposed, _ = case.args[0]
     if any(gradient is None for step in gradients for gradient in step):
         return "a .grad that is None counts as zeros: does its rank take part in the sum, and in the update?"
-    if any(transposed.values()):
+    if transposed:
         return "is what is transposed, a tensor or its gradient, read and written in one order, that of flatten()?"
     return "take a step on two ranks by hand, and print the pieces and their gradients"
 

@@ -26,7 +26,7 @@ TRANSPOSED = "one transposed in memory"
 FROZEN = "one frozen"
 UNUSED = "a layer left out for a single row"
 BARE = "the first without dimensions"
-WIDE = "all of one size"
+WIDE = "4 of 1,024 elements"
 
 
 class Stack(nn.Module):
@@ -51,7 +51,7 @@ class Stack(nn.Module):
 
     def __repr__(self) -> str:
         numels = [parameter.numel() for parameter in self.parameters()]
-        return f"<parameters of {', '.join([str(numels), *self.odd])}>"
+        return f"<parameters of {', '.join(self.odd if self.whole else [str(numels), *self.odd])}>"
 
 
 class Scale(nn.Module):
