@@ -1,13 +1,8 @@
-"""Answers to `step_bytes` of lesson 03, wrong and right."""
+"""Answers to `step_bytes` of lesson 03 that are right, each in a style of its own."""
 
 from zoo.answers import Right
 
 RIGHT = [
-    Right("plain", """
-def step_bytes(numel, ranks, way):
-    one = numel * 4 // ranks * (ranks - 1)
-    return {"stage 0": 2, "stage 1, all-reduce": 3, "stage 1, reduce-scatter": 2}[way] * one
-"""),
     Right("conditional", """
 def step_bytes(numel, ranks, way):
     passes = 3 if way == "stage 1, all-reduce" else 2
@@ -34,14 +29,6 @@ def step_bytes(numel, ranks, way):
             sent += chunk
     return sent
 """),
-    # Generators, queues of handles, parameter groups, lists.
-    Right("by chunks", """
-def step_bytes(numel, ranks, way):
-    from collections import Counter
-    calls = Counter(["reduce_scatter", "all_gather"] + ["all_gather"] * (way == "stage 1, all-reduce"))
-    return sum(times * (ranks - 1) * (4 * numel // ranks) for times in calls.values())
-"""),
-    # Written from the text alone.
     Right("fractions and match", """
 from fractions import Fraction
 def step_bytes(numel, ranks, way):

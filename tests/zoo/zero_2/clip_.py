@@ -1,18 +1,8 @@
-"""Answers to `clip_` of lesson 04, wrong and right."""
+"""Answers to `clip_` of lesson 04 that are right, each in a style of its own."""
 
 from zoo.answers import Right
 
 RIGHT = [
-    Right("norm of norms, all_gather", """
-def clip_(comm, shards, used, limit, norm_type):
-    own = [torch.linalg.vector_norm(s[:n].double(), norm_type) for s, n in zip(shards, used) if n]
-    mine = torch.linalg.vector_norm(torch.stack(own), norm_type) if own else torch.zeros((), dtype=torch.float64)
-    norm = torch.linalg.vector_norm(comm.all_gather(mine.reshape(1)), norm_type).item()
-    if limit < norm < float("inf"):
-        for s in shards:
-            s.mul_(limit / norm)
-    return norm
-"""),
     Right("powers by hand, foreach", """
 import math
 def clip_(comm, shards, used, limit, norm_type):
@@ -24,27 +14,6 @@ def clip_(comm, shards, used, limit, norm_type):
     norm = float(gathered.max() if big else gathered.sum() ** (1 / norm_type))
     if math.isfinite(norm) and norm > limit:
         torch._foreach_mul_(shards, limit / norm)
-    return norm
-"""),
-    Right("all_reduce for sums, gather for max, scales the used part", """
-import math
-def clip_(comm, shards, used, limit, norm_type):
-    parts = [s[:n] for s, n in zip(shards, used)]
-    total = torch.zeros(1, dtype=torch.double)
-    if math.isinf(norm_type):
-        for part in parts:
-            if len(part):
-                total = torch.maximum(total, part.double().abs().max())
-        norm = comm.all_gather(total).amax().item()
-    else:
-        for part in parts:
-            total += part.double().abs().pow(norm_type).sum()
-        norm = comm.all_gather(total).sum().pow(1 / norm_type).item()
-    if math.isfinite(norm):
-        if norm > limit:
-            factor = limit / norm
-            for part in parts:
-                part *= factor
     return norm
 """),
     Right("python floats, NaN by comparison with itself", """
@@ -82,39 +51,6 @@ def clip_(comm, shards, used, limit, norm_type):
             s.copy_(s * clipped)
     return float(norm)
 """),
-    Right("scaled by the largest first", """
-def clip_(comm, shards, used, limit, norm_type):
-    top = 0.0
-    parts = [s[:n].double() for s, n in zip(shards, used) if n]
-    total = sum((p.abs() ** norm_type).sum() for p in parts) if norm_type != torch.inf else None
-    if norm_type == torch.inf:
-        total = torch.stack([p.abs().max() for p in parts]).max() if parts else 0.0
-    mine = torch.as_tensor(total, dtype=torch.float64).reshape(1)
-    rows = comm.all_gather(mine)
-    norm = float(rows.max()) if norm_type == torch.inf else float(rows.sum()) ** (1 / norm_type)
-    if norm - norm == 0 and norm > limit:
-        scale = torch.tensor(limit / norm, dtype=torch.float64)
-        for s, n in zip(shards, used):
-            s[:n] = (s[:n].double() * scale).to(s.dtype)
-    return norm
-"""),
-    Right("numpy-free logsumexp for p, amax", """
-def clip_(comm, shards, used, limit, norm_type):
-    import math
-    flat = torch.cat([torch.narrow(s, 0, 0, n).to(torch.float64) for s, n in zip(shards, used)])
-    if math.isinf(norm_type):
-        own = flat.abs().amax(0, keepdim=True) if flat.numel() else flat.new_zeros(1)
-        norm = comm.all_gather(own).amax().item()
-    else:
-        own = torch.pow(flat.abs(), norm_type).sum(0, keepdim=True)
-        norm = math.pow(torch.sum(comm.all_gather(own)).item(), 1.0 / norm_type)
-    if not math.isfinite(norm) or norm <= limit:
-        return norm
-    for s in shards:
-        torch.mul(s, limit / norm, out=s)
-    return norm
-"""),
-    # Written from the text alone.
     Right("logarithms", """
 def clip_(comm, shards, used, limit, norm_type):
     p = float(norm_type)

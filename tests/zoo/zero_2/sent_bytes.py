@@ -1,14 +1,8 @@
-"""Answers to `sent_bytes` of lesson 04, wrong and right."""
+"""Answers to `sent_bytes` of lesson 04 that are right, each in a style of its own."""
 
 from zoo.answers import Right
 
 RIGHT = [
-    Right("formula", """
-def sent_bytes(numel, ranks, micro_batches, each):
-    shard = numel // ranks
-    times = micro_batches if each else 1
-    return (ranks - 1) * shard * 4 * (times + 1)
-"""),
     Right("count messages", """
 def sent_bytes(numel, ranks, micro_batches, each):
     total = 0
@@ -23,19 +17,11 @@ def sent_bytes(numel, ranks, micro_batches, each):
     whole = Fraction(4 * numel * (ranks - 1), ranks)
     return int(whole * sum([micro_batches ** bool(each), 1]))
 """),
-    Right("branches", """
-def sent_bytes(numel, ranks, micro_batches, each):
-    once = 4 * (numel - numel // ranks)
-    if each:
-        return once * micro_batches + once
-    return once + once
-"""),
     Right("by rank sizes", """
 def sent_bytes(numel, ranks, micro_batches, each):
     chunks = [numel // ranks] * (ranks - 1)
     return sum(chunks) * 4 + [sum(chunks) * 4, sum(chunks) * 4 * micro_batches][each]
 """),
-    # Written from the text alone.
     Right("a list of calls", """
 def sent_bytes(numel, ranks, micro_batches, each):
     calls = ["reduce_scatter"] * (micro_batches ** each) + ["all_gather"]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from random import Random
 from typing import Any
 
 import torch
 
-from zerolab.collectives import Collectives
-from zerolab.course.exercises.zero_1.claims import adam, states_kept, tolerance
-from zerolab.course.judge.case import Case, Observation, plural
+from zerolab.course.exercises.wholes import tensors_of
+from zerolab.course.exercises.zero_1.claims import adam, states_at_most, states_kept, tolerance
+from zerolab.course.judge.case import Case, Observation
 from zerolab.course.judge.claims import most, never
 from zerolab.course.judge.draw import signed
-from zerolab.course.judge.exercise import Claim, Exercise, Score, described
+from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.model import Gives
 from zerolab.course.judge.same import alike
 from zerolab.memory import Tracker
@@ -104,8 +104,6 @@ class MendedOptimizer:
 MISTAKES = r"""
 every tensor as it began: copy the row back into the parameters
     parameter.copy_(part.view_as(parameter)) => pass
-every tensor as it began: a .grad that is None counts as zeros, and the others still train
-    row = torch => if any(p.grad is None for p in self.parameters):\n            return\n        row = torch
 every tensor as it began: a second optimizer was made beside this one; what do the two share?
     self.optimizer = make => comm.optimizer = make
     self.optimizer.step() => self.comm.optimizer.step()
@@ -125,16 +123,10 @@ shards that were trained without those of the other ranks' gradients: reduce bef
 what an optimizer gives that forgets its states after each step: make it once
     self.optimizer = make(self.shard) => self.make = make
     self.optimizer.step() => self.make(self.shard).step()
-what gradients of different elements give: in one call all ranks must bring the same ones
-    self.shard.grad = self => each = -(-len(row) // self.comm.size)\n        mean = self
-    reduce_scatter(row, average=True) => all_reduce(row.repeat(4).split(each)[self.comm.rank], average=True)
-    self.optimizer.step() => self.shard.grad = mean[: len(self.shard)]\n        self.optimizer.step()
-    self.comm.all_gather => row = self.comm.all_gather
-    out=row => sum(map(torch.numel, self.parameters))
 """
-Tensor = torch.Tensor
 Shape = tuple[int, ...]
 STEPS = 2
+WEIGHT_DECAY = 0.5
 BOARD = [(48, 64), (64,), (15, 64), (7,)]
 
 
@@ -152,22 +144,16 @@ def sketch_case(
     """So many optimizers side by side. `turned` are the numbers of tensors whose memory is transposed, `bent` those of
     such gradients; `lacks` are (rank, number, step) from where on there is no gradient."""
 
-    def drawn(without=()):
-        numels = [torch.Size(shape).numel() for shape in shapes]
-        tensors = [signed(rng, numel, dtype).view(shape) for numel, shape in zip(numels, shapes, strict=True)]
-        return [None if number in without else tensor for number, tensor in enumerate(tensors)]
+    def drawn():
+        return [signed(rng, torch.Size(shape).numel(), dtype).view(shape) for shape in shapes]
 
-    def steps(rank):
-        return [drawn([n for who, n, since in lacks if who == rank and since <= step]) for step in range(STEPS)]
-
-    decay, lists = rng.choice((0.5, 1.0)), [drawn() for _ in range(count)]
-    said = f"on {plural(ranks, 'rank')}, tensors {described(lists[0])}"
-    said += f", {turned} transposed" if turned else ""
-    said += f", gradients {bent} transposed" if bent != turned else ""
-    said += f", (rank, number) without .grad: {[(rank, number) for rank, number, _ in lacks]}" if lacks else ""
-    said += ", two optimizers" if count > 1 else ""
-    sets = [[(tensors, steps(rank)) for tensors in lists] for rank in range(ranks)]
-    return Case([(own, decay, turned, bent) for own in sets], about=said, **where)
+    tensors = drawn()
+    gradients = [[drawn() for _ in range(STEPS)] for _ in range(ranks)]
+    for rank, number, since in lacks:
+        for step in gradients[rank][since:]:
+            step[number] = None
+    transposed = {"tensors": turned, "gradients": bent} if turned or bent else {}
+    return Case([(tensors, own, transposed, count) for own in gradients], **where)
 
 
 def sketch_cases(rng: Random) -> list[Case]:
@@ -200,49 +186,45 @@ def sketch_cases(rng: Random) -> list[Case]:
 
 
 def run_optimizer(
-    fn: Callable[..., Any],
-    comm: Collectives,
-    sets: list[Any],
-    decay: float,
-    turned: list[int],
-    bent: list[int],
+    fn: Any, comm: Any, tensors: list[Any], gradients: list[Any], transposed: dict[str, Any], optimizers: int
 ) -> dict[str, Any]:
-    """Take steps with an optimizer for each set of tensors and gradients: what becomes of them, what optimizers keep,
-    and the bytes that are held between steps beside parameters and gradients."""
-    made, dtypes, changed, held = [], [], False, 0
+    """Take steps with so many optimizers, each for tensors of its own: what becomes of these, what optimizers keep, and
+    the bytes that are held between steps beside parameters and gradients."""
+    made, dtypes, changed, held = [], set(), False, 0
 
     def make(tensor):
-        dtypes.append(str(tensor.dtype))
-        made.append(adam(tensor, decay))
+        dtypes.add(str(tensor.dtype))
+        made.append(adam(tensor, WEIGHT_DECAY))
         return made[-1]
 
-    lists = [[torch.nn.Parameter(one) for one in placed(tensors, turned)] for tensors, _ in sets]
-    gradients = [[placed(step, bent) for step in steps] for _, steps in sets]
+    lists = [
+        [torch.nn.Parameter(one) for one in placed([times * one for one in tensors], transposed.get("tensors", ()))]
+        for times in range(1, 1 + optimizers)
+    ]
+    own = [[placed(step, transposed.get("gradients", ())) for step in gradients] for _ in lists]
     everything = [parameter for parameters in lists for parameter in parameters]
-    all_steps = [*gradients, *(steps for _, steps in sets)]
-    given = [*everything, *(g for steps in all_steps for step in steps for g in step if g is not None)]
+    given = [*tensors_of([everything, own, gradients, tensors])]
     places = [(parameter.data_ptr(), parameter.stride()) for parameter in everything]
     # Tracking takes time, so it is done on the scoreboard alone.
     board = sum(parameter.numel() for parameter in everything) > 1000
     tracking = Tracker(lambda: {"given": given}, samples=False) if board else nullcontext()
-    with states_kept() as kept, tracking as tracker:
-        optimizers = [fn(comm, parameters, make) for parameters in lists]
-        for step in range(STEPS):
-            for optimizer, parameters, own, (_, steps) in zip(optimizers, lists, gradients, sets, strict=True):
-                for parameter, gradient in zip(parameters, own[step], strict=True):
+    with states_kept(made) as kept, tracking as tracker:
+        stepped = [fn(comm, parameters, make) for parameters in lists]
+        for step, due in enumerate(gradients):
+            for optimizer, parameters, steps in zip(stepped, lists, own, strict=True):
+                for parameter, gradient in zip(parameters, steps[step], strict=True):
                     parameter.grad = gradient
                 optimizer.step()
-                changed = changed or not alike([parameter.grad for parameter in parameters], steps[step])
+                changed = changed or not alike([parameter.grad for parameter in parameters], due)
                 now = tracker.now() if tracker else {"given": 0}
                 held = max(held, sum(now.values()) - now["given"])
     return {
         "tensors": [parameter.detach() for parameter in everything],
-        "states": kept.elements,
-        "made": dtypes,
-        "strangers": any(all(known() is not mine for mine in made) for known in kept.optimizers),
+        "made": sorted(dtypes),
         "changed": changed,
         "moved": places != [(parameter.data_ptr(), parameter.stride()) for parameter in everything],
         "held": held,
+        **kept,
     }
 
 
@@ -253,43 +235,31 @@ def placed(tensors: Sequence[Any], turned: Sequence[int]) -> list[Any]:
 
 
 def sketch_look(case: Case) -> str:
-    sets, _, turned, bent = case.args[0]
-    if len(sets) > 1:
-        return "two optimizers were made side by side: what do they share?"
-    if any(gradient is None for step in sets[0][1] for gradient in step):
+    _, gradients, transposed, _ = case.args[0]
+    if any(gradient is None for step in gradients for gradient in step):
         return "a .grad that is None counts as zeros: does its rank take part in the sum, and in the update?"
-    if turned != bent:
-        return "a gradient's memory need not be in its parameter's order: are both read in that of flatten()?"
-    if turned:
-        return "is a transposed tensor read, reduced and written in one order, that of flatten()?"
+    if transposed:
+        return "is what is transposed, a tensor or its gradient, read and written in one order, that of flatten()?"
     return "take a step on two ranks by hand, and print the pieces and their gradients"
 
 
 def sketch_made(case: Case, seen: Observation) -> str | None:
     """What trains was made by `make`, for tensors of the list's dtype."""
-    tensors = case.args[0][0][0][0]
-    if any(record.value["strangers"] for record in seen.records):
+    if any(record.value["foreign"] for record in seen.records):
         return "it trains with something that make() did not give: make(tensor) knows which optimizer"
+    tensors = case.args[0][0]
+    due = str(tensors[0].dtype)
     made = {dtype for record in seen.records for dtype in record.value["made"]}
-    if others := made - {str(tensors[0].dtype)}:
-        return f"make() gets a tensor of {others.pop()}, and the list's are {tensors[0].dtype}: keep the dtype"
+    if others := made - {due}:
+        return f"make() gets a tensor of {others.pop()}, and the list's are {due}: keep the dtype"
     if not made and case.ranks <= len(tensors):
         return "nobody calls make(), which knows what optimizer it is: do not write one by hand"
     return None
 
 
-def sketch_small(case: Case, seen: Observation) -> str | None:
-    """No rank's optimizers keep more than an N-th of each tensor, rounded up."""
-    sizes = [tensor.numel() for tensors, _ in case.args[0][0] for tensor in tensors]
-    due = 2 * sum(-(-numel // case.ranks) for numel in sizes)
-    kept = [record.value["states"] for record in seen.records]
-    rank = kept.index(max(kept))
-    if kept[rank] <= due:
-        return None
-    said = f"rank {rank}'s optimizers keep {kept[rank]} numbers, and {due} at most are due, two for each of its N-th"
-    if min(kept) >= 2 * sum(sizes):
-        return f"{said}. They see every element on every rank: make one for a piece alone"
-    return f"{said}: cut through tensors, as lesson 02 does"
+def sketch_share(case: Case, rank: int) -> int:
+    """An N-th of each tensor, rounded up."""
+    return case.args[0][-1] * sum(-(-tensor.numel() // case.ranks) for tensor in case.args[0][0])
 
 
 EXERCISE = Exercise(
@@ -301,7 +271,10 @@ EXERCISE = Exercise(
             "every rank ends with the tensors that one optimizer would have trained",
             Gives("tensors", sketch_look, did="ends with", tolerance=tolerance),
         ),
-        Claim("no rank's optimizers keep more than one N-th", sketch_small),
+        Claim(
+            "no rank's optimizers keep more than one N-th",
+            states_at_most(sketch_share, "cut through tensors, as lesson 02 does, and call make() for a piece alone"),
+        ),
         Claim(
             "gradients stay as they were",
             never("changed", "step() changes the .grad of rank {rank}, which is the caller's: reduce one of your own"),

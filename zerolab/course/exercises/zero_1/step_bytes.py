@@ -34,14 +34,6 @@ A ring of N ranks sends (N-1)/N of a tensor, not all of it
      // ranks * (ranks - 1) =>
 That is what all ranks together send; one rank is asked for
     // ranks * => *
-You count 1 half ring: an all-reduce is two, a reduce-scatter or an all-gather one
-    "stage 0": 2 => "stage 0": 1
-You count 2 half rings: an all-reduce is two, a reduce-scatter or an all-gather one
-    all-reduce": 3 => all-reduce": 2
-You count 3 half rings: an all-reduce is two, a reduce-scatter or an all-gather one
-    reduce-scatter": 2 => reduce-scatter": 3
-You count 4 half rings: an all-reduce is two, a reduce-scatter or an all-gather one
-    all-reduce": 3 => all-reduce": 4
 One rank has nobody to send to
     (ranks - 1) => max(ranks - 1, 1)
 A float lies just beside the whole number that it stands for: divide whole numbers with //

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 import torch
 
-from zerolab.collectives import Collectives
-from zerolab.course.exercises.zero_1.claims import adam, made_by_adam, shard_alone, states_kept, tolerance
+from zerolab.course.exercises.zero_1.claims import adam, made_by_adam, row_dtype, shard_alone, states_kept, tolerance
 from zerolab.course.judge.case import Case, Observation
-from zerolab.course.judge.claims import Calls, calls_are, most_held
+from zerolab.course.judge.claims import calls_are, most_held
 from zerolab.course.judge.draw import signed, sizes
 from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.model import Gives
@@ -63,14 +62,6 @@ a row in which the groups were cut as if each shard began at 0: where does yours
     first = shard.storage_offset() => first = 0
 a row in which parts are missed: a group's start may lie before your shard, and [-2:] counts from the end
     max(start - first, 0) => start - first
-a row in which the last element of each part is as it began: no part reaches it
-    shard.numel()) => shard.numel()) - 1
-a row with the last group as it began
-    in groups => in groups[:-1]
-a row in which of groups with the same weight decay one alone was trained: each has its own part
-    parts = [] => parts = {}
-    parts.append( => parts[weight_decay] = (
-    in parts: => in parts.values():
 a row in which its own shard alone is new: hand the shards around
     comm.all_gather(shard, out=row) => pass
 what the sum of the gradients gives: take their mean
@@ -88,9 +79,7 @@ STEPS = 3
 
 def group_case(rng: Random, ranks: int, numel: int, borders: Sequence[int] = (), **where: Any) -> Case:
     """Groups between `borders`, or drawn ones."""
-    # Where the ranks do not divide the row, some have another dtype than fp32.
-    uneven = {2: torch.bfloat16, 3: torch.float64}.get(ranks, torch.float32)
-    dtype = uneven if numel % ranks else torch.float32
+    dtype = row_dtype(ranks, numel)
     # Two borders may fall together: then a group is empty.
     borders = borders or sorted([0, numel, *(rng.randint(0, numel) for _ in range(3))])
     decays = rng.sample([0.0, 0.5, 1.0, 2.0, 4.0], len(borders) - 1)
@@ -114,29 +103,19 @@ def group_cases(rng: Random) -> list[Case]:
     ]
 
 
-def run_groups(
-    fn: Callable[..., Any],
-    comm: Collectives,
-    row: torch.Tensor,
-    gradients: list[torch.Tensor],
-    groups: list[tuple[int, int, float]],
-) -> dict[str, Any]:
+def run_groups(fn: Any, comm: Any, row: torch.Tensor, gradients: list[torch.Tensor], groups: list[Any]) -> Any:
     """What the answer returns, and what optimizers keep."""
     with states_kept() as kept:
         row = fn(comm, row, gradients, groups)
-    return {"row": row, "states": kept.elements, "foreign": kept.foreign}
+    return {"row": row, **kept}
 
 
 def grouped_calls(case: Case, seen: Observation) -> str | None:
     """A reduce_scatter in each step, and an all_gather in each or after the last."""
-    numel = case.args[0][0].numel()
-    reduction, gather = ("reduce_scatter", numel), ("all_gather", numel)
-
-    def due(case: Case, rank: int) -> Calls:
-        late = [*[reduction] * STEPS, gather]
-        return late if seen.records[rank].calls == late else [reduction, gather] * STEPS
-
-    return calls_are(due, "groups are the optimizer's business, the wire sees the row")(case, seen)
+    reduction, gather = ((name, case.args[0][0].numel()) for name in ("reduce_scatter", "all_gather"))
+    late = [*[reduction] * STEPS, gather]
+    due = late if seen.records[0].calls == late else [reduction, gather] * STEPS
+    return calls_are(lambda *_: due, "groups are the optimizer's business, the wire sees the row")(case, seen)
 
 
 EXERCISE = Exercise(

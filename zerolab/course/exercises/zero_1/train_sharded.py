@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
 import torch
 
-from zerolab.collectives import Collectives
-from zerolab.course.exercises.zero_1.claims import adam, made_by_adam, shard_alone, states_kept, tolerance
-from zerolab.course.judge.case import Case, Observation, Record, plural
-from zerolab.course.judge.claims import each_rank, most_held, most_sent, number_of_calls
+from zerolab.course.exercises.zero_1.claims import adam, made_by_adam, row_dtype, shard_alone, states_kept, tolerance
+from zerolab.course.judge.case import Case, plural
+from zerolab.course.judge.claims import most_held, most_sent, number_of_calls
 from zerolab.course.judge.draw import signed, sizes
 from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.model import Gives
@@ -67,8 +65,6 @@ what comes out if nobody gathers before the end: a gradient needs the whole row 
 what gradients give that are all computed at the row as it began: gradient wants the row as it is now
     row = row.clone() => begin, row = row.clone(), row.clone()
     gradient(row) => gradient(begin)
-only its own shard: return the whole row
-    return row => return shard
 what the sum of the gradients gives: take their mean
     , average=True =>
 what gradients give that are divided by 2 on any number of ranks: by comm.size, or say average=True
@@ -80,10 +76,6 @@ shards that were trained without those of the other ranks' gradients: reduce bef
 the row as it began: does the optimizer see the memory that you return?
     [comm.rank] => [comm.rank].clone()
     shard, out => row.tensor_split(comm.size)[comm.rank], out
-the row after one step too few: each step counts, the last one, too
-    optimizer.step() => if _ < steps - 1:\n            optimizer.step()
-gradients where parameters are wanted: what do you gather?
-    shard, out => shard.grad, out
 what an optimizer gives that forgets its states after each step: make it once
     optimizer.step() => adam(shard).step()
 a row with elements at its end as they began: numel // N leaves a rest
@@ -98,16 +90,14 @@ BOARD = (4, 4096, "lockstep")
 def stage_cases(rng: Random) -> list[Case]:
     drawn = []
     for at, (ranks, numel, world) in enumerate([BOARD, *sizes(rng)]):
-        # Where the ranks do not divide the row, some have another dtype than fp32.
-        uneven = {2: torch.bfloat16, 3: torch.float64}.get(ranks, torch.float32)
-        dtype = uneven if numel % ranks else torch.float32
-        row, steps = signed(rng, numel, dtype), STEPS if at else BOARD_STEPS
+        dtype, steps = row_dtype(ranks, numel), STEPS if at else BOARD_STEPS
+        row = signed(rng, numel, dtype)
         args = [(row, [signed(rng, numel, dtype) for _ in range(steps)]) for _ in range(ranks)]
         drawn.append(Case(args, world, board=not at))
     return drawn
 
 
-def run_stage(fn: Callable[..., Any], comm: Collectives, row: torch.Tensor, targets: list[torch.Tensor]) -> Any:
+def run_stage(fn: Any, comm: Any, row: torch.Tensor, targets: list[torch.Tensor]) -> Any:
     """What the answer returns, what optimizers keep, and how often it asked for a gradient."""
     asked = 0
 
@@ -118,38 +108,28 @@ def run_stage(fn: Callable[..., Any], comm: Collectives, row: torch.Tensor, targ
 
     with states_kept() as kept:
         row = fn(comm, row, gradient, len(targets))
-    return {"row": row, "states": kept.elements, "foreign": kept.foreign, "asked": asked}
+    return {"row": row, "asked": asked, **kept}
 
 
-@each_rank
-def asked_once_a_step(case: Case, rank: int, record: Record) -> str | None:
-    asked, steps = record.value["asked"], len(case.args[0][1])
-    said = f"rank {rank} calls gradient {plural(asked, 'time')} in {steps} steps"
-    return None if asked == steps else f"{said}: once for each, since each call computes the next batch"
-
-
-def more_bytes(case: Case, seen: Observation) -> str:
-    """Which collective sends too much."""
-    names = {name for record in seen.records for name, _ in record.calls}
-    if "broadcast" in names:
-        return "a broadcast passes each shard on by itself; which collective hands all shards around at once?"
-    if names == {"all_gather"}:
-        return "a gather hands every rank's gradients to everybody; which collective adds them up on the way?"
-    return "an all-reduce hands everybody gradients that nobody uses; which collective stops halfway?"
-
-
-def stage_bytes(case: Case) -> int:
-    """A copy of the row, a gathered one, a gradient and a copy of it; of a shard itself, two states, the gradient of
-    this step and of the last, and the ring's two chunks."""
-    nbytes = case.args[0][0].nbytes
-    return 4 * nbytes + 7 * nbytes // case.ranks + 64
+ALL_REDUCED = """
+an all-reduce hands everybody gradients that nobody uses; which collective stops halfway?
+    reduce_scatter(gradient(row), average=True)
+        => all_reduce(gradient(row), average=True).tensor_split(comm.size)[comm.rank]
+"""
 
 
 EXERCISE = Exercise(
     "train_sharded",
     stage_cases,
     (
-        Claim("it computes one gradient for each step", asked_once_a_step),
+        Claim(
+            "it computes one gradient for each step",
+            Gives(
+                "asked",
+                "Once for each, since each call computes the next batch",
+                say=lambda args, got, want: f"calls gradient {plural(got, 'time')} in {want} steps",
+            ),
+        ),
         Claim("its optimizers are those that adam() makes", made_by_adam),
         Claim(
             "every rank returns the row that one optimizer would have trained",
@@ -158,13 +138,21 @@ EXERCISE = Exercise(
         Claim("no rank's optimizer keeps more than its shard's states", shard_alone),
     ),
     scores=(
-        Score(f"bytes a rank sends in {BOARD_STEPS} steps", most_sent, None, more_bytes),
+        Score(
+            f"bytes a rank sends in {BOARD_STEPS} steps",
+            most_sent,
+            None,
+            "which collective adds gradients up on the way, and which hands all shards around at once?",
+            wastes=ALL_REDUCED,
+        ),
         Score("calls of collectives", number_of_calls, None, "two calls a step are enough"),
         Score(
             "bytes held at the worst moment",
             most_held,
-            stage_bytes,
+            None,
             "a row, a gathered one, a gradient and a copy of it fit: does it keep rows or gradients of earlier steps?",
+            # The gathered row and the copy, four shards each, a shard's gradient of the last step, and a little.
+            slack=9 * 4096 + 60,
         ),
     ),
     hints=(

@@ -39,10 +39,6 @@ You began with the smallest; the largest goes first
     -numels => numels
 You dealt them out in turn; each goes to the rank that has least
     loads.index(min(loads)) => number % ranks
-You sorted them and dealt them out in turn; each goes to the rank that has the fewest elements
-    for number in sorted( => for turn, number in enumerate(sorted(
-    -numels[number]) => -numels[number]))
-    loads.index(min(loads)) => turn % ranks
 That is right, but in the order of sizes; item i is the owner of tensor i of the list that you were given
     return owners => return [owners[n] for n in sorted(range(len(numels)), key=lambda n: -numels[n])]
 Of tensors of equal size, the one that comes first in the list goes first
@@ -51,32 +47,21 @@ numels.index finds the first of two tensors of equal size, and both need an owne
     owners[number] = loads => number = numels.index(numels[number])\n        owners[number] = loads
 Of several ranks that have least, the first gets the tensor
     loads.index(min(loads)) => max(range(ranks), key=lambda rank: (-loads[rank], rank))
-Tensors do not count, elements do: of several ranks that have the fewest elements, the first gets it
-    += numels[number] => += numels[number] + 2**-20
-    max(loads) => int(max(loads))
 You count elements; Adam keeps two fp32 numbers for each
     8 * => 1 *
 You count one number for each element; Adam keeps two
     8 * => 4 *
-You count parameters, too; only Adam's states are asked for
-    8 * => 12 *
 You count parameters and gradients, too; only Adam's states are asked for
     8 * => 16 *
 That is rank 0; memory has to suffice for the fullest
     max(loads) => loads[0]
-That is the emptiest rank; memory has to suffice for the fullest
-    max(loads) => min(loads)
-That is the largest tensor; a rank may have others besides
-    max(loads) => max(numels, default=0)
-That is all ranks together; the fullest alone is asked for
-    max(loads) => sum(numels)
 A float of 32 bits counts no odd numbers above 2**24; add whole numbers
     return => import torch\n    loads = [int(torch.tensor(load, dtype=torch.float32)) for load in loads]\n    return
 """
 
 
 def whole_cases(rng: Random) -> list[Case]:
-    # On the first two all mistakes give different answers, whatever the unit.
+    # On the first two each mistake that we know of gives another answer, whatever the unit.
     unit = rng.randint(1, 9)
     telling = {3: (22, 5, 45, 23, 53, 20, 31, 45), 4: (31, 42, 25, 51, 14, 7, 54, 2, 58, 54)}
     drawn = [([unit * numel for numel in numels], ranks) for ranks, numels in telling.items()]
@@ -97,7 +82,11 @@ EXERCISE = Exercise(
     (
         Claim(
             "it says who owns which tensor, and what the fullest rank keeps",
-            Gives(look="Write down how much each rank has after each tensor, the largest first", say=you_say),
+            Gives(
+                look="Write down how much each rank has after each tensor, the largest first, and count two numbers of "
+                "Adam's for each element of the fullest",
+                say=you_say,
+            ),
         ),
     ),
     run=alone,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from zerolab.course.exercises.zero_2.models import Heard
+from zerolab.course.exercises.heard import heard
 from zerolab.course.judge.case import Case
 from zerolab.course.judge.claims import calls_are, most_held, never
 from zerolab.course.judge.draw import fine, sizes
@@ -60,18 +60,12 @@ the mean over the micro-batches alone: there are several ranks, too
     first, average=True => first
     gradient, average=True => gradient
     whole, average=True => whole
-the whole mean: a rank keeps its shard
-    comm.reduce_scatter(first => comm.all_reduce(first.clone()
-    comm.reduce_scatter(gradient => comm.all_reduce(gradient.clone()
-    comm.reduce_scatter(whole => comm.all_reduce(whole
 its shard of its own gradients: nothing was added to them
     def accumulate(comm, micro_batches, each):
         return torch.stack(micro_batches).mean(0).tensor_split(comm.size)[comm.rank]
 the last micro-batch alone: a new shard is added to the old, not put in its place
     total.add_(comm.reduce_scatter(gradient, average=True)) => total = comm.reduce_scatter(gradient, average=True)
     len(micro_batches) => 1 if each else len(micro_batches)
-the last micro-batch alone, divided by their number: a new shard is added to the old
-    total.add_(comm.reduce_scatter(gradient, average=True)) => total = comm.reduce_scatter(gradient, average=True)
 """
 
 
@@ -99,7 +93,8 @@ def run_micro(fn: Any, comm: Any, micro_batches: list[torch.Tensor], each: bool)
             if gradient._version != version or gradient.tolist() != numbers:
                 written.add(at)
 
-    shard = fn(Heard(comm, look), micro_batches, each)
+    with heard(comm, look):
+        shard = fn(comm, micro_batches, each)
     look()
     return {"shard": shard, "written": sorted(written)}
 

@@ -63,24 +63,12 @@ You added norms; what adds up is the sum of |g|^p, before the root
     torch.linalg.vector_norm(comm.all_gather(own.view(1)), norm_type) => comm.all_gather(own.view(1)).sum()
 That is the 2-norm, whatever norm_type is
     gradients = [ => norm_type = 2.0\n    gradients = [
-That is the largest |g|: large is not yet inf
-    gradients = [ => norm_type = norm_type if norm_type < 100 else torch.inf\n    gradients = [
-That is the norm of int(norm_type), and norm_type need not be a whole number
-    gradients = [ => norm_type = norm_type if norm_type == torch.inf else float(int(norm_type))\n    gradients = [
 The root is missing: the ranks' sums of |g|^p make the norm to the power of p
     norm.item() => (norm**norm_type).item()
-That is a mean over the ranks, and a norm is a sum over them
-    norm.item() => (norm / comm.size ** (1 / norm_type)).item()
 That is the limit, and the norm once all is scaled: return the norm that there was before
     norm.item() => min(norm.item(), limit)
-Python's max() and min() drop a nan that does not come first, so look for it yourself
-    gradients = [ => shards = [s.nan_to_num(0, torch.inf) if norm_type > 99 else s for s in shards]\n    gradients = [
 They were scaled by the rank's own norm: one factor for all ranks keeps the direction
     limit / norm => limit / own
-They were scaled twice over: once with limit / norm is enough
-    limit / norm => (limit / norm) ** 2
-The norm was taken as larger by 1e-6: divide by the norm alone
-    limit / norm) => limit / (norm + 1e-6))
 A norm below the limit is no reason to scale up
     limit < norm < torch.inf => norm < torch.inf
 With a norm that is not finite, leave them alone: the step will be skipped
@@ -106,16 +94,13 @@ def clip_cases(rng: Random) -> list[Case]:
     def used(ranks, count=2):
         return [[rng.randint(1, 6) for _ in range(count)] for _ in range(ranks)]
 
-    def case(used, norm_type=2.0, share=None, scale=1.0, dtype=torch.float32, poison=(), most=False, **where):
+    def case(used, norm_type=2.0, share=None, scale=1.0, dtype=torch.float32, poison=(), **where):
         """`used[rank]` are the elements of each shard that count; padding follows the first, and more. The limit is
-        `share` of the norm, and 1 for gradients of zeros; with `most` it lies between the largest norm of one rank and
-        that of all. Each of `poison` is a number, and its rank, shard and element."""
+        `share` of the norm, and 1 for gradients of zeros. Each of `poison` is a number, and its rank, shard and
+        element."""
         each = [[scale * fine(rng, numel, dtype) for numel in numels] for numels in used]
-        wholes = [torch.cat(shards).double() for shards in each]
-        own = [whole.norm(norm_type).item() for whole in wholes if len(whole)]
-        norm = torch.cat(wholes).norm(norm_type).item()
-        share = rng.uniform(0.1, 0.4) if share is None else share
-        limit = (max(own) + norm) / 2 if most else share * (norm or 1.0)
+        norm = torch.cat([shard.double() for shards in each for shard in shards]).norm(norm_type).item()
+        limit = (rng.uniform(0.1, 0.4) if share is None else share) * (norm or 1.0)
         for number, rank, index, at in poison:
             each[rank][index][at] = number
         padding = [0 if where else rng.randint(0 if at else 1, 3) for at in range(len(used[0]))]
@@ -144,13 +129,11 @@ def clip_cases(rng: Random) -> list[Case]:
         case(used(2), share=rng.uniform(1.5, 3.0)),
         case(used(3), 1.0),
         case(used(3), inf, dtype=torch.bfloat16),
-        case(used(3), 3.0),
         case(used(2), 1.5, dtype=torch.bfloat16),
         case(used(3), 2.5, dtype=torch.float64),
         case([[12, 12]] * 4, 120.0),
         case(used(1)),
         case(used(2), share=0.0),
-        case(used(2), share=rng.choice((0.0, 1.0)), scale=0.0),
         case(used(1), inf, 1.0, scale=0.0),
         case(used(2), 1.0, 0.0, scale=0.0),
         # Near so small a norm, adding a little to it changes it; and the square of so large a one is no float32.
@@ -160,7 +143,6 @@ def clip_cases(rng: Random) -> list[Case]:
         case(bare, inf),
         struck(used(2), 2.0, inf),
         struck(used(3, 3), 2.0, nan),
-        struck(used(2, 3), inf, nan),
         struck(used(3), inf, nan),
         struck(used(2), inf, -inf, nan),
         # Whoever takes a maximum from the first on, or from the last, meets a number before and after it.
@@ -168,22 +150,13 @@ def clip_cases(rng: Random) -> list[Case]:
         # One of each, on two ranks, either way round.
         case(two, inf, poison=[(inf, 0, 0, 1), (nan, 1, 1, 0)]),
         case(two, inf, poison=[(nan, 0, 1, 1), (inf, 1, 0, 0)]),
-        case(used(3), rng.choice((1.0, 2.0)), most=True),
+        # The limit lies between the largest norm of one rank and that of all.
+        case(used(3), 1.0, 0.95),
         # A shard with elements comes after an empty one.
         case([[0, rng.randint(1, 4), 0, rng.randint(1, 4)] for _ in range(3)]),
         Case([([each], [1], 2**50 * unit, 1.0) for each in sums]),
         case(used(2), world="processes"),
     ]
-
-
-def norm_said(args: tuple[Any, ...], got: Any, want: float) -> str:
-    if isinstance(got, float) and math.isfinite(want) and math.isclose(got, want, rel_tol=1e-3):
-        return f"returned {got:.12g}, and the norm is {want:.12g}. That is not float64: convert before you take powers"
-    return f"returned {short(got)}, and the norm is {want:g}"
-
-
-def scaled_said(args: tuple[Any, ...], got: Any, want: Any) -> str:
-    return "ends with gradients that are not those times limit / norm"
 
 
 def norms_are_one(case: Case, seen: Observation) -> str | None:
@@ -201,7 +174,11 @@ EXERCISE = Exercise(
     (
         Claim(
             "every rank returns the norm over all ranks' shards, padding left out",
-            Gives("norm", "Put all shards end to end by hand, and compare what each rank contributes", say=norm_said),
+            Gives(
+                "norm",
+                "Put all shards end to end by hand, in float64, and compare what each rank contributes",
+                say=lambda args, got, want: f"returned {short(got)}, and the norm is {want}",
+            ),
             (
                 "Each rank has one number to tell: the sum of |g|^p over its used elements, or the largest |g| for "
                 "p = inf. comm.all_gather of a tensor with one float64 gives every rank all of them.",
@@ -211,7 +188,12 @@ EXERCISE = Exercise(
         Claim("all ranks return the same norm to the last bit", norms_are_one),
         Claim(
             "all shards are scaled in place by one factor, and never up",
-            Gives("gradients", "limit / norm is one number on all ranks", tolerance=by_dtype, say=scaled_said),
+            Gives(
+                "gradients",
+                "limit / norm is one number on all ranks",
+                tolerance=by_dtype,
+                say=lambda *_: "ends with gradients that are not those times limit / norm",
+            ),
             (
                 "The factor is limit / norm where limit < norm < inf. In all other cases nothing is multiplied: "
                 "think of a norm of 0, of nan, of inf.",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from zerolab.collectives import Link
-from zerolab.course.exercises.zero_2.models import Heard
+from zerolab.course.exercises.heard import heard
 from zerolab.course.judge.case import Case
 from zerolab.course.judge.claims import calls_are, microseconds, most_held
 from zerolab.course.judge.draw import fine
@@ -63,12 +63,6 @@ too few shards: those that were still under way at the end are lost
     return shards + [handle.wait() for handle in under_way] => return shards
 the shards in another order than the gradients came in: which handle is the oldest?
     under_way.pop(0) => under_way.pop()
-the shards of the last calls with the newest first: at the end, too, the oldest comes first
-    in under_way] => in under_way[::-1]]
-no shards of gradients without elements: these have an empty one
-    in gradients: => in gradients:\n        if not len(gradient): continue
-the shard of a gradient without elements too early: it takes a call, and its turn, as all do
-    in gradients: => in gradients:\n        if not len(gradient): shards.append(gradient); continue
 Wait for the oldest before you start one more
     if len(under_way) == limit: => if False:
 That is one more than `limit`: wait for the oldest before you start one more
@@ -85,10 +79,6 @@ arrived() blocks, returns the result, and does not end a call
     under_way.pop(0).wait() => under_way.pop(0).arrived()
 arrived() blocks, returns the result, and does not end a call: each needs a wait()
     handle.wait() => handle.arrived()
-"""
-STUCK = r"""
-arrived() blocks and returns the result, so it says neither yes nor no: wait() for the oldest
-    if len(under_way) == limit: => while len(under_way) == limit and under_way[0].arrived():
 """
 COMPUTE_SECONDS = 200e-6
 
@@ -118,9 +108,8 @@ def run_flight(fn: Any, comm: Any, gradients: list[torch.Tensor], limit: int) ->
     log: list[str] = []
     ended: list[int] = []
 
-    def note(name: str, place: int) -> None:
-        did = f"start {place}" if name.endswith("_async") else f"{name} {place}"
-        if name.endswith(("_async", "wait", "arrived")) and did not in log:
+    def note(what: str, place: int, tensors: list[torch.Tensor]) -> None:
+        if what in ("start", "wait", "arrived") and (did := f"{what} {place}") not in log:
             log.append(did)
 
     def backward() -> Iterator[torch.Tensor]:
@@ -131,7 +120,8 @@ def run_flight(fn: Any, comm: Any, gradients: list[torch.Tensor], limit: int) ->
             yield gradient.clone()
         ended.append(len(log))
 
-    shards = fn(Heard(comm, note), backward(), limit)
+    with heard(comm, note):
+        shards = fn(comm, backward(), limit)
     # When no more come, any order will do. Who asks for what has arrived, and waits, too, does no harm.
     end = ended[0] if ended else len(log)
     waited = {did.replace("wait", "arrived") for did in log if did.startswith("wait")}
@@ -150,7 +140,12 @@ EXERCISE: Exercise = Exercise(
     (
         Claim(
             "every rank returns its shard of each mean gradient, in order",
-            Gives("shards", "what belongs to a call must be left alone until its wait()", tolerance=by_dtype),
+            Gives(
+                "shards",
+                "one for each gradient, in the order in which they come; and what belongs to a call must be left "
+                "alone until its wait()",
+                tolerance=by_dtype,
+            ),
             (
                 "comm.reduce_scatter_async(gradient, average=True) returns a handle at once; handle.wait() gives the "
                 "shard.",
@@ -192,7 +187,6 @@ EXERCISE: Exercise = Exercise(
     hints=("Take a gradient; if the queue is full, wait for the oldest, and only then start the new one.",),
     memory=True,
     mistakes=MISTAKES,
-    stuck=STUCK,
     text=TEXT,
     answer=(in_flight,),
     points=3,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerolab.course.exercises.zero_2.models import NO_GRADIENT, NOTHING_HELD, SCORES, InTime, Watch, model_cases
+from zerolab.course.exercises.zero_2.models import NOTHING_HELD, SCORES, InTime, Watch, model_cases
 from zerolab.course.judge.case import Case, decode, encode
 from zerolab.course.judge.exercise import Claim, Exercise
 from zerolab.course.judge.model import Gives
@@ -96,21 +96,10 @@ a gradient in the order in which it lies in memory: flatten() goes row by row, w
     parameter.grad.flatten() => parameter.grad.as_strided((parameter.numel(),), (1,))
 no shard of parameters without elements: neither has their shard, but it is due
     parameter.grad = None => parameter.grad = None\n        if not parameter.numel():\n            return
-shards in each other's place: without elements parameters have one address (data_ptr() is 0), and are alike
-    self.comm = comm => self.comm, self.place = comm, {p.data_ptr(): at for at, p in enumerate(parameters)}
-    lambda parameter, index=index: self.reduce(index => lambda parameter: self.reduce(self.place[parameter.data_ptr()]
 shards of the last backward alone: a new shard is added to the old
     shard if self.shards[index] is None else self.shards[index].add_(shard) => shard
 shards in which the first backward counts more than once: parameter.grad still held it
     parameter.grad = None => pass
-a mean over the backwards, too: what several of them bring is added up
-    self.comm = comm => self.comm, self.times = comm, [0] * len(parameters)
-    parameter.grad = None => parameter.grad = None\n        self.times[index] += 1
-    self.shards[index].add_(shard) => self.shards[index].lerp(shard, 1 / self.times[index])
-shards without the last backward: does every hook still run?
-    self.comm = comm => self.comm, self.times = comm, [2] * len(parameters)
-    parameter.grad = None => parameter.grad = None\n        self.times[index] -= 1
-    self.shards[index] = shard if => self.shards[index] = self.shards[index] if self.times[index] < 0 else shard if
 """
 STUCK = r"""
 It adds up shards of two parameters: which index does each hook see?
@@ -138,7 +127,7 @@ def run_mended(fn: Any, comm: Any, model: Any, rounds: list[torch.Tensor]) -> An
             model(inputs.detach()).square().mean().backward()
         after[f"backward {at + 1}"] = decode(encode(mended.shards))
     # What is returned may be there.
-    return {"after": after, "held": [mended.shards, beside.shards, single], **watch.found(model)}
+    return {"after": after, "held": [mended.shards, beside.shards, single], **watch.found()}
 
 
 EXERCISE = Exercise(
@@ -160,13 +149,17 @@ EXERCISE = Exercise(
         ),
         Claim(
             "after each backward they are added up",
-            Gives("after", "what becomes of a shard when the next one comes?", "holds", by_dtype),
+            Gives(
+                "after",
+                "does each hook still run, and what becomes of a shard when the next one comes?",
+                "holds",
+                by_dtype,
+            ),
             (
                 "The mean is over the ranks; over backwards it is a sum, of shards.",
                 "Mending one fault uncovers another: once parameter.grad is dropped, who adds up two backwards?",
             ),
         ),
-        NO_GRADIENT,
         NOTHING_HELD,
         Claim("each gradient is reduced as backward brings it", InTime("passed")),
     ),

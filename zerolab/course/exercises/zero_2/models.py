@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerolab.collectives import Collectives, Handle
 from zerolab.course.exercises.wholes import Wholes
 from zerolab.course.judge.case import Case, Observation, Record, plural
-from zerolab.course.judge.claims import each_rank, most, most_sent, never
+from zerolab.course.judge.claims import each_rank, most, most_sent
 from zerolab.course.judge.draw import fine
 from zerolab.course.judge.exercise import Claim, Score
 from zerolab.course.judge.model import Gives
@@ -27,16 +26,18 @@ TRANSPOSED = "one transposed in memory"
 FROZEN = "one frozen"
 UNUSED = "a layer left out for a single row"
 BARE = "the first without dimensions"
+WIDE = "4 of 1,024 elements"
 
 
 class Stack(nn.Module):
     """Calls its layers in turn. In training it gives more than in evaluation, as layers with dropout do of those
-    numbers that they keep. `whole` are the bytes of each parameter where all have as many, to count gradients by."""
+    numbers that they keep. `whole` are the bytes of each parameter where gradients are counted."""
 
-    def __init__(self, layers: Sequence[nn.Module], width: int, odd: Sequence[str] = (), whole: int = 0) -> None:
+    def __init__(self, layers: Sequence[nn.Module], width: int, odd: Sequence[str]) -> None:
         super().__init__()
         self.layers = nn.ModuleList([*layers[1:], layers[0]] if CROSSED in odd else layers)
-        self.width, self.odd, self.whole = width, odd, whole
+        self.width, self.odd = width, odd
+        self.whole = 4 * width**2 if WIDE in odd else 0
 
     def forward(self, inputs: Tensor) -> Tensor:
         layers = [*self.layers]
@@ -50,8 +51,7 @@ class Stack(nn.Module):
 
     def __repr__(self) -> str:
         numels = [parameter.numel() for parameter in self.parameters()]
-        sizes = f"{len(numels)} of {numels[0]:,}" if self.whole else numels
-        return f"<parameters of {', '.join([str(sizes), *self.odd])}>"
+        return f"<parameters of {', '.join(self.odd if self.whole else [str(numels), *self.odd])}>"
 
 
 class Scale(nn.Module):
@@ -75,6 +75,8 @@ def linear(rng: Random, inside: int, outside: int, dtype: torch.dtype, bias: boo
 
 
 def model_of(rng: Random, odd: Sequence[str], dtype: torch.dtype) -> Stack:
+    if WIDE in odd:
+        return Stack([linear(rng, 32, 32, dtype, False) for _ in range(4)], 32, odd)
     widths = [rng.randint(2, 5), rng.randint(2, 5), rng.randint(1, 3)]
     if TIED in odd:
         widths[:2] = [widths[0]] * 3
@@ -95,9 +97,9 @@ def model_cases(rng: Random, frozen: bool = True) -> list[Case]:
     rank the same model, in training or not, and inputs of the rank's own for three rounds."""
     some, other = rng.sample((torch.float64, torch.bfloat16), 2)
     single = torch.float32
-    alike = Stack([linear(rng, 32, 32, single, False) for _ in range(4)], 32, whole=4 * 32**2)
     # A gradient of 0 for a frozen parameter has to have its dtype, so that is never fp32.
     drawn: list[Any] = [
+        (4, single, WIDE),
         (2, single),
         (2, single, CROSSED),
         (3, some, TIED, TRANSPOSED),
@@ -105,51 +107,38 @@ def model_cases(rng: Random, frozen: bool = True) -> list[Case]:
         (1, single, BARE, TRANSPOSED),
         (2, single, TIED, FROZEN),
     ]
-    models = [(4, single, alike)]
-    for ranks, dtype, *odd in drawn:
-        models.append((ranks, dtype, model_of(rng, [one for one in odd if frozen or one != FROZEN], dtype)))
-    trains = rng.random() < 0.5
-    cases = []
-    for at, (ranks, dtype, model) in enumerate(models):
+    trains, cases = rng.random() < 0.5, []
+    for at, (ranks, dtype, *odd) in enumerate(drawn):
+        model, board = model_of(rng, [one for one in odd if frozen or one != FROZEN], dtype), WIDE in odd
         model.train(trains ^ (at % 2 == 0))
         args = []
         for _ in range(ranks):
             rounds = [fine(rng, rows * model.width, dtype).view(rows, -1) / 4 for rows in (2, 1, 2)]
-            args.append((model, [inputs.requires_grad_(model is not alike) for inputs in rounds]))
-        last = at == len(models) - 1
-        cases.append(Case(args, "processes" if last else "lockstep", board=model is alike))
+            args.append((model, [inputs.requires_grad_(not board) for inputs in rounds]))
+        cases.append(Case(args, "processes" if at == len(drawn) - 1 else "lockstep", board=board))
     return cases
 
 
 class Watch(Wholes):
     """Notes what becomes of gradients: whenever backward has come through a layer, so that all of its gradients are
-    there, the calls that have begun and the whole gradients that are still alive. It works whoever takes the gradients,
-    in whichever way."""
+    there, the calls that have begun. It works whoever takes the gradients, in whichever way."""
 
     def __init__(self, comm: Any, model: Stack) -> None:
         super().__init__(model.parameters(), model.whole)
-        self.calls, self.passed, self.between = comm._issuer.calls, [], 0
+        self.calls, self.passed = comm._issuer.calls, []
         layers = [module for module in model.modules() if not [*module.children()]]
-        self.marks = [layer.register_forward_pre_hook(self.marked) for layer in layers]
+        self.marks = [layer.register_forward_hook(self.marked) for layer in layers]
 
-    def marked(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        views = tuple(tensor.view_as(tensor) for tensor in inputs)
-        for view in views:
-            if view.requires_grad:
-                view.register_hook(self.note)
-        return views
+    def marked(self, layer: nn.Module, inputs: Any, output: Tensor) -> None:
+        # It runs once backward has come through the layers after this one.
+        if output.requires_grad:
+            output.register_hook(lambda gradient: self.passed.append(len(self.calls)))
 
-    def note(self, gradient: Tensor) -> None:
-        self.passed.append(len(self.calls))
-        self.between = max(self.between, self.now())
-
-    def found(self, model: Stack) -> dict[str, Any]:
+    def found(self) -> dict[str, Any]:
         """What a run notes at its end, the shards still being there."""
         for mark in self.marks:
             mark.remove()
-        kept = sum(parameter.grad is not None for parameter in model.parameters())
-        counts = {"wholes": self.most, "between": self.between, "views": self.now(), "passed": self.passed}
-        return counts | {"kept": plural(kept, "parameter") if kept else ""}
+        return {"wholes": self.most, "passed": self.passed}
 
 
 class InTime(Gives):
@@ -167,29 +156,15 @@ class InTime(Gives):
 @each_rank
 def nothing_held(case: Case, rank: int, record: Record) -> str | None:
     said = f"rank {rank} keeps {record.left:,} bytes that nobody needs any more"
-    look = "which list, attribute, global name or view of something larger knows them?"
+    look = "which parameter.grad, list, attribute, global name or view of something larger knows them?"
     return f"{said}: {look}" if record.left > 0 else None
 
 
-def who_knows(case: Case, seen: Observation) -> str:
-    """Where a second whole gradient may come from."""
-    between, views = (most(name)(case, seen) for name in ("between", "views"))
-    if views:
-        return "a shard that is a view of something whole keeps all of its memory: clone() the part"
-    if between:
-        return (
-            f"when backward goes on to the next layer, {between} still there: which name, attribute, list or handle "
-            "knows a gradient that has been reduced?"
-        )
-    return "while one is reduced there is a second one: what makes a copy of it, a clone, a cast, a division?"
-
-
-NO_GRADIENT = Claim(
-    "no parameter keeps a gradient",
-    never("kept", "rank {rank} still has the whole gradients of {it}: what ends the life of parameter.grad?"),
+NOTHING_HELD = Claim(
+    "nothing but the shards is held, and no parameter has a gradient",
+    nothing_held,
     ("A gradient lives as long as parameter.grad knows it: the hook sets that to None once it is reduced.",),
 )
-NOTHING_HELD = Claim("nothing but the shards is held", nothing_held)
 SCORES = (
     Score(
         "bytes a rank sends",
@@ -197,28 +172,11 @@ SCORES = (
         None,
         "each gradient takes one reduce_scatter; what comes on top of it, or who reduces it twice?",
     ),
-    Score("whole gradients at once, at most", most("wholes"), None, who_knows),
+    Score(
+        "whole gradients at once, at most",
+        most("wholes"),
+        None,
+        "what still knows a gradient that has been reduced, a name, attribute, list, handle or view, or makes a copy "
+        "of one, a clone, a cast, a division?",
+    ),
 )
-
-
-class Heard:
-    """The rank's collectives, or a handle that one of them gave: `note` hears of each call's name before and after it,
-    and of the place of the collective among those before it."""
-
-    def __init__(self, inner: Collectives | Handle, note: Callable[[str, int], None], place: int = 0) -> None:
-        self.inner, self.note, self.place = inner, note, place
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self.inner, name)
-        if not callable(found):
-            return found
-
-        def called(*args: Any, **named: Any) -> Any:
-            place = self.place
-            self.place += not isinstance(self.inner, Handle)
-            self.note(name, place)
-            result = found(*args, **named)
-            self.note("", place)
-            return Heard(result, self.note, place) if isinstance(result, Handle) else result
-
-        return called

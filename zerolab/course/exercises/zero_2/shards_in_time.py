@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerolab.course.exercises.zero_2.models import NO_GRADIENT, NOTHING_HELD, SCORES, InTime, Watch, model_cases
+from zerolab.course.exercises.zero_2.models import NOTHING_HELD, SCORES, InTime, Watch, model_cases
 from zerolab.course.judge.case import Case, decode, encode
 from zerolab.course.judge.claims import never
 from zerolab.course.judge.exercise import Claim, Exercise
@@ -64,8 +64,6 @@ shards of the sum over the ranks: take the mean
     , average=True =>
 whole gradients: a rank keeps its shard of each
     comm.reduce_scatter => comm.all_reduce
-its own gradients, whole: nothing was reduced
-    comm.reduce_scatter(parameter.grad.flatten(), average=True) => parameter.grad.flatten()
 shards of its own gradients: nothing was added to them
     comm.reduce_scatter(parameter => (parameter
     , average=True) => .tensor_split(comm.size)[comm.rank])
@@ -86,20 +84,10 @@ shards of those parameters alone that got a gradient: of each other one a shard 
     list(shards.values()) => [shard for shard in shards.values() if shard is not None]
 the shards in the order in which backward brought them: model.parameters() has another
     shards[parameter] = comm.reduce_scatter => del shards[parameter]\n        shards[parameter] = comm.reduce_scatter
-the shards in backward's order, turned round: a model need not hold its layers in the order of their calls
-    shards[parameter] = comm.reduce_scatter => del shards[parameter]\n        shards[parameter] = comm.reduce_scatter
-    list(shards.values()) => list(shards.values())[::-1]
 """
 EARLIER = 0.5
 """The numbers in a gradient that inputs of a single row have before the call."""
 HOOKED = [f"_{kind}_hooks" for kind in ("post_accumulate_grad", "backward", "backward_pre", "forward", "forward_pre")]
-THEN = {
-    "hooks": "what outlives the call would run in the next backward, too: keep what registering returns, and call "
-    "remove() on it",
-    "inputs.grad": "that gradient is the caller's; inputs.detach() gives the same numbers, and brings none",
-    "": "whoever uses the model next would stumble over it",
-}
-"""What to say of a trait that has changed, by a part of its name."""
 
 
 def in_time_cases(rng: Random) -> list[Case]:
@@ -123,7 +111,7 @@ def run_in_time(fn: Any, comm: Any, model: Any, inputs: torch.Tensor) -> Any:
     changed = changes(before, traits(model, inputs))
     count.remove()
     # What is returned may be there, and so may what the inputs had.
-    found = watch.found(model) | {"changed": changed, "again": len(forwards) if len(forwards) > 1 else 0}
+    found = watch.found() | {"changed": changed, "again": len(forwards) if len(forwards) > 1 else 0}
     return {"shards": decode(encode(shards)), "had": inputs.grad, **found}
 
 
@@ -145,8 +133,7 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> str:
     for name in before | after:
         was, now = (state.get(name, "missing") for state in (before, after))
         if was != now:
-            then = next(words for part, words in THEN.items() if part in name)
-            return f"{name} is {now} after the call, and was {was} before: {then}"
+            return f"{name} is {now} after the call, and was {was} before: give back all as it came"
     return ""
 
 
@@ -170,7 +157,6 @@ EXERCISE = Exercise(
                 "Backward leaves a gradient in every leaf that requires one, and inputs may be such a leaf.",
             ),
         ),
-        NO_GRADIENT,
         Claim(
             "one forward for each backward",
             never("again", "rank {rank} ran the model {it} times in a call: one forward, one backward"),
