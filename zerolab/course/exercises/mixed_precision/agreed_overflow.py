@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
 
 import torch
 
-from zerolab.collectives import Collectives
 from zerolab.course.judge.case import Case, Record, plural
 from zerolab.course.judge.claims import call, each_rank, most_sent
 from zerolab.course.judge.draw import signed
@@ -62,7 +59,6 @@ It is the other way round: True means that there is an overflow
 A sum of many large numbers overflows by itself, and is no overflow: inf and nan alone are
     not shard.isfinite().all() => not shard.sum().isfinite()
 """
-Tensor = torch.Tensor
 LARGEST = 65_504.0
 LARGE = 48_000.0
 """Two of them are more than fp16 holds, one is not."""
@@ -72,17 +68,17 @@ class Waiting:
     """A reduction under way. Calls of a rank end in order, so whoever waits for one has waited for those before it;
     only then are their results put where the caller looks for them."""
 
-    def __init__(self, shards: Sequence[Tensor], running: list[Any], left: int) -> None:
+    def __init__(self, shards, running, left):
         self.shards, self.running, self.left = shards, running, left
 
-    def wait(self) -> Tensor:
+    def wait(self):
         """Until no more than so many are left."""
         while len(self.running) > self.left:
             self.shards[-len(self.running)].copy_(self.running.pop(0).wait())
         return self.shards[-self.left - 1]
 
 
-def run_check(fn: Callable[..., Any], comm: Collectives, gradients: list[Tensor], last_step: list[Tensor]) -> Any:
+def run_check(fn, comm, gradients, last_step):
     """Start a reduction of each gradient, show memory that still holds the shards of the step before, and ask."""
     shards = [old.clone() for old in last_step]
     # A reduction writes over its input.
@@ -97,29 +93,29 @@ def cases(rng: Random) -> list[Case]:
     """Gradients as they travel, divided by N already."""
     inf, nan = math.inf, math.nan
 
-    def one(ranks: int, numels: list[int], said: str, *poisons: tuple[int, int, int, float], **where: Any) -> Case:
+    def one(ranks, numels, said, *poisons, **where):
         """Poison is (rank, bucket, element, value): what that rank's gradient has there."""
         gradients = [[signed(rng, numel, torch.float16) for numel in numels] for _ in range(ranks)]
         for owner, bucket, element, value in poisons:
             gradients[owner][bucket][element] = value
         return case(gradients, numels, said, **where)
 
-    def large(ranks: int, each: float) -> Case:
+    def large(ranks, each):
         """Any sum but that over the ranks overflows in fp16, over elements or of one number of each rank."""
         gradients = [[torch.full((numel,), each / ranks, dtype=torch.float16) for numel in (60, 70)]] * ranks
         return case(gradients, [60, 70], f"gradients add up to {each:g} everywhere, but all are finite")
 
-    def case(gradients: list[list[Tensor]], numels: list[int], said: str, **where: Any) -> Case:
+    def case(gradients, numels, said, **where):
         ranks = len(gradients)
         sizes = [chunk_sizes(numel, ranks) for numel in numels]
         old = [[signed(rng, each[rank], torch.float16) for each in sizes] for rank in range(ranks)]
         about = f"on {plural(ranks, 'rank')}, buckets of {numels} elements, {said}"
         return Case([*zip(gradients, old, strict=True)], about=about, **where)
 
-    def three(ranks: int) -> list[int]:
+    def three(ranks):
         return [rng.randint(ranks, 9) for _ in range(3)]
 
-    def poisoned(ranks: int, value: float, bucket: int = 1, **where: Any) -> Case:
+    def poisoned(ranks, value, bucket=1, **where):
         owner, sizes = rng.randrange(ranks), three(ranks)
         poison = (owner, bucket, rng.randrange(sizes[bucket]), value)
         return one(ranks, sizes, f"rank {owner} brings {value} to bucket {bucket}", poison, **where)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
 
 from zerolab.course.judge.case import Case
 from zerolab.course.judge.exercise import Claim, Exercise
@@ -85,9 +83,9 @@ Where half would be less than min_scale, the scale becomes min_scale; the end co
 """
 
 
-def follow(scaler: Any, steps: Sequence[bool]) -> list[Any]:
+def follow(scaler, steps):
     """After each step the scale, or, where update() raised, [the error's name, the scale]; it goes on after that."""
-    course: list[Any] = []
+    course = []
     for overflow in steps:
         try:
             scaler.update(overflow)
@@ -98,7 +96,7 @@ def follow(scaler: Any, steps: Sequence[bool]) -> list[Any]:
     return course
 
 
-def run_scaler(fn: Callable[..., Any], comm: Any, settings: dict[str, Any], steps: list[bool]) -> Any:
+def run_scaler(fn, comm, settings, steps):
     """The scales of one alone, and of one beside which another goes its way."""
     # Whatever its parameters are called.
     scaler, one, other = (fn(*settings.values()) for _ in range(3))
@@ -109,14 +107,14 @@ def run_scaler(fn: Callable[..., Any], comm: Any, settings: dict[str, Any], step
     return {"alone": alone, "beside": beside}
 
 
-def drawn(rng: Random, **fixed: float) -> tuple[dict[str, Any], list[bool]]:
-    settings: dict[str, Any] = {
+def drawn(rng: Random, **fixed: float):
+    settings = {
         "initial_power": rng.randint(2, 16),
         "window": rng.randint(2, 5),
         "hysteresis": rng.randint(2, 4),
         "min_scale": rng.choice((1.0, 2.0, 3.0)),
     }
-    steps: list[bool] = []
+    steps = []
     while len(steps) < 60:
         steps += [False] * rng.randint(1, 12) + [True] * rng.randint(1, 3)
     # To the floor, and on; then up again.
@@ -125,7 +123,7 @@ def drawn(rng: Random, **fixed: float) -> tuple[dict[str, Any], list[bool]]:
 
 
 def cases(rng: Random) -> list[Case]:
-    ends: dict[str, Any] = {"initial_power": 3, "window": 1, "hysteresis": 1, "min_scale": 8.0}
+    ends = {"initial_power": 3, "window": 1, "hysteresis": 1, "min_scale": 8.0}
     tried = [
         *(drawn(rng) for _ in range(4)),
         # Halves that are no whole numbers.
@@ -142,7 +140,7 @@ def cases(rng: Random) -> list[Case]:
     return [Case([args], about=", ".join(f"{name} {value:g}" for name, value in args[0].items())) for args in tried]
 
 
-def went(args: tuple[Any, ...], got: list[Any], want: list[Any]) -> str:
+def went(args, got, want):
     at = next(at for at, due in enumerate(want) if not alike(got[at], due, NEARLY))
     row = "".join("x" if overflow else "." for overflow in args[1][:at])[-20:]
     after = f"after {row} (x overflows)" if at else "at the start"

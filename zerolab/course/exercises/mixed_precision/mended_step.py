@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
 
 import torch
 
-from zerolab.collectives import Collectives
 from zerolab.course.judge.case import Case, Observation, plural
 from zerolab.course.judge.draw import signed, sizes
 from zerolab.course.judge.exercise import Claim, Exercise
@@ -123,7 +120,6 @@ what main parameters give that are made from params: those have lost the last bi
 what gradients give that are not clipped: do you compare the norm itself, in the units of the limit?
     (limit / norm).clamp(max=1.0) => 1.0
 """
-Tensor = torch.Tensor
 STEPS = 3
 TIGHT, WIDE = 0.5, 5000.0
 """Limits by the norm of the first step's mean; WIDE is so far above it that scaled gradients are below it, too."""
@@ -135,9 +131,7 @@ CLOSE = 1e-6
 """Orders of addition differ, and how often fp32 rounds, which is less; what 16 bits lose of an update is more."""
 
 
-def one_case(
-    rng: Random, ranks: int, numel: int, world: str, share: float, kinds: Sequence[str] = (), last: bool = False
-) -> Case:
+def one_case(rng: Random, ranks: int, numel: int, world: str, share: float, kinds=(), last: bool = False) -> Case:
     """Gradients of `kinds`, plain ones first, ALIKE last; the clipping limit is a `share` of the norm. Poison lies
     anywhere, or, with `last`, in the last element of the last shard."""
     kinds = [*["plain"] * (STEPS - len(kinds)), *kinds]
@@ -160,7 +154,7 @@ def one_case(
             elif kind in POISON and rank == owner:
                 row[place] = POISON[kind]
     rate = rng.uniform(0.5, 1.0) * 2.0**17
-    args: list[tuple[Any, ...]] = [(start, each, scale, share * norm, rate, kinds) for each in gradients]
+    args = [(start, each, scale, share * norm, rate, kinds) for each in gradients]
     limit = "tight" if share < 1 else "wide"
     said = f"on {plural(ranks, 'rank')}, {plural(numel, 'parameter')}, a {limit} limit, gradients: {', '.join(kinds)}"
     return Case(args, world, said)
@@ -186,20 +180,11 @@ def cases(rng: Random) -> list[Case]:
     return drawn
 
 
-def run_steps(
-    fn: Callable[..., Any],
-    comm: Collectives,
-    start: Tensor,
-    gradients: list[Tensor],
-    scale: float,
-    limit: float,
-    rate: float,
-    kinds: list[str],
-) -> Any:
+def run_steps(fn, comm, start, gradients, scale, limit, rate, kinds):
     """After each step what it returned, the main shard, and the parameters. Where the sum may overflow, the first two
     are noted elsewhere: what is right depends on the dtype in which it adds up."""
     params, main = start.half(), start.tensor_split(comm.size)[comm.rank].clone()
-    noted: dict[str, list[Any]] = {"taken": [], "main": [], "params": [], "overflown": []}
+    noted = {"taken": [], "main": [], "params": [], "overflown": []}
     for gradient, kind in zip(gradients, kinds, strict=True):
         taken = fn(comm, params, main, gradient.clone(), scale, limit, rate)
         noted["params"].append(params.clone())
@@ -221,7 +206,7 @@ def either(case: Case, seen: Observation) -> str | None:
         if alike(got, [record.value["overflown"] for record in does(EXERCISE, case, change).records], CLOSE):
             return None
     said = f"in step {STEPS} the ranks return {[taken for taken, _ in got]}"
-    return f"{said}: if the mean has an inf in any shard, all skip and change nothing; in fp32 it has none, and all step"
+    return f"{said}: if the mean has an inf, all skip and change nothing; in fp32 it has none, and all step"
 
 
 def casts(case: Case, seen: Observation) -> str | None:

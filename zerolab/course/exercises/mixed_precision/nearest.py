@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
 from random import Random
-from typing import Any
 
 import torch
 
@@ -113,7 +111,8 @@ def finest(rng: Random, form: Format) -> list[float]:
 
 def cases(rng: Random) -> list[Case]:
     drawn = []
-    for sizes in ((rng.choice((3, 4, 6)), rng.randint(3, 8)), (5, rng.choice((2, 10))), (8, 7), (rng.randint(7, 10), 52)):
+    drawn_sizes = (rng.choice((3, 4, 6)), rng.randint(3, 8)), (rng.randint(7, 10), 52)
+    for sizes in (*drawn_sizes, (5, rng.choice((2, 10))), (8, 7)):
         form = Format("drawn", torch.float32, *sizes)
         chosen = (finest if sizes[1] == 52 else beside)(rng, form)
         chosen += [rng.uniform(2.0, 9.0) * 2.0 ** (form.bias + 1), 0.0]
@@ -124,11 +123,11 @@ def cases(rng: Random) -> list[Case]:
     return drawn
 
 
-def run_values(fn: Callable[..., Any], comm: Any, values: list[float], exponent_bits: int, mantissa_bits: int) -> Any:
+def run_values(fn, comm, values, exponent_bits, mantissa_bits):
     return [fn(value, exponent_bits, mantissa_bits) for value in values]
 
 
-def rounds(args: tuple[Any, ...], got: list[Any], want: list[float]) -> str:
+def rounds(args, got, want):
     value, mine, due = next(one for one in zip(args[0], got, want, strict=True) if not alike(*one[1:]))
     return f"rounds {value!r} to {short(mine)}, and {due + 0.0!r} is due"
 

@@ -79,14 +79,9 @@ def mixes(rng: Random) -> list[dict[str, str]]:
 
 def cases(rng: Random) -> list[Case]:
     recipes = mixes(rng)
-    sizes: list[tuple[int, int]] = []
-    for _ in recipes:
-        ranks = rng.choice((3, 5, 7, 48, 64))
-        # N does not divide it.
-        sizes.append((ranks * rng.randint(50, 5000) + rng.randint(1, ranks - 1), ranks))
-    # Who remembers an answer by the sizes gives it for another recipe.
-    sizes[1] = sizes[0]
-    sizes += [(rng.randint(500, 999), 1), (rng.randint(3, 7), 8)]
+    # N divides none of them but the one of 1 rank; who remembers an answer by the sizes gives it for another recipe.
+    sizes = [(ranks * rng.randint(50, 5000) + 2, ranks) for ranks in (3, 5, 7, 48, 64)]
+    sizes = [sizes[0], *sizes, (rng.randint(500, 999), 1), (rng.randint(3, 7), 8)]
     return [
         Case(
             [(numel, ranks, stage, recipe)],

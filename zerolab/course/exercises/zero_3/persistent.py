@@ -145,15 +145,11 @@ EXERCISE: Exercise = Exercise(
         Claim(
             "it gives each tensor back, whole, in its shape and its dtype",
             Gives("first", "look at what `whole` gives for a matrix and for a bias", tolerance=by_dtype),
-            ("Make two lists in __init__, of self: the shapes, and what you keep.",),
         ),
         Claim("it gives it each time, and each Persistent its own", Gives("later", say=later_said)),
         Claim(
             "it leaves the caller's tensors as they are",
-            never(
-                "changed",
-                "the list of tensors that it got, or a tensor in it, has changed: they belong to the caller",
-            ),
+            never("changed", "the list of tensors that it got, or a tensor in it, has changed: work on a copy"),
         ),
         Claim(
             "it keeps small tensors whole and a shard of the others",
@@ -163,7 +159,6 @@ EXERCISE: Exercise = Exercise(
                 "are cut with tensor_split",
                 say=lambda args, got, want: f"keeps {got} elements, and {want} are due",
             ),
-            ("Each tensor is asked by itself: is tensor.numel() < threshold? Nothing is remembered of the others.",),
         ),
         Claim(
             "it gathers what is cut, and nothing else",
@@ -176,6 +171,7 @@ EXERCISE: Exercise = Exercise(
     ),
     run=run_persistent,
     hints=(
+        "Make two lists in __init__, of self: the shapes, and what you keep.",
         "In `whole`, kept[index] has fewer elements than its shape if it was cut; but on one rank, and for an empty "
         "shape, it has not. So decide by the threshold, in both places.",
         "A shard is tensor.flatten().tensor_split(comm.size)[comm.rank]. Whose memory is that?",
