@@ -68,14 +68,10 @@ A clean step does not forgive; only a doubling does
 The hysteresis-th overflow halves; you forgive that one, too
     0, hysteresis - 1 => 0, hysteresis
     2 * self.scale, self.hysteresis - 1 => 2 * self.scale, self.hysteresis
-Once one has halved, every further overflow halves, too, until the scale doubles
-    max(self.forgiven - 1, 0), 0 => (self.forgiven or self.hysteresis) - 1, 0
 An overflow that is forgiven is no clean step: the row of clean steps ends there, too
     max(self.forgiven - 1, 0), 0 => max(self.forgiven - 1, 0), self.clean if self.forgiven else 0
 An overflow ends the row of clean steps: the count begins again
     max(self.forgiven - 1, 0), 0 => max(self.forgiven - 1, 0), self.clean
-At the floor, too, an overflow that is forgiven is forgiven
-    not self.forgiven and =>
 An OverflowError changes nothing, so the clean steps go on counting
     raise => self.clean = 0\n            raise
 Where half would be less than min_scale, the scale becomes min_scale; the end comes after that
@@ -83,28 +79,26 @@ Where half would be less than min_scale, the scale becomes min_scale; the end co
 """
 
 
-def follow(scaler, steps):
-    """After each step the scale, or, where update() raised, [the error's name, the scale]; it goes on after that."""
-    course = []
-    for overflow in steps:
-        try:
-            scaler.update(overflow)
-            course.append(scaler.scale)
-        # What people raise in the place of an OverflowError, which is one of them.
-        except (ValueError, ArithmeticError, AssertionError) as raised:
-            course.append([type(raised).__name__, scaler.scale])
-    return course
+def updated(scaler, overflow):
+    """The name of the error that update() raises, if it does."""
+    try:
+        scaler.update(overflow)
+    # What people raise in the place of an OverflowError, which is one of them.
+    except (ValueError, ArithmeticError, AssertionError) as raised:
+        return type(raised).__name__
 
 
 def run_scaler(fn, comm, settings, steps):
-    """The scales of one alone, and of one beside which another goes its way."""
+    """After each step the scale, or, where update() raised, [the error's name, the scale]; it goes on after that. A
+    second one goes another way beside it."""
     # Whatever its parameters are called.
-    scaler, one, other = (fn(*settings.values()) for _ in range(3))
-    alone, beside = [scaler.scale, *follow(scaler, steps)], [one.scale]
+    scaler, other = fn(*settings.values()), fn(*settings.values())
+    course = [scaler.scale]
     for overflow in steps:
-        beside += follow(one, [overflow])
-        follow(other, [not overflow])
-    return {"alone": alone, "beside": beside}
+        raised = updated(scaler, overflow)
+        course.append([raised, scaler.scale] if raised else scaler.scale)
+        updated(other, not overflow)
+    return course
 
 
 def drawn(rng: Random, **fixed: float):
@@ -154,14 +148,9 @@ EXERCISE = Exercise(
         Claim(
             "the scale goes the way of the rule, step by step",
             Gives(
-                "alone",
-                "Which sentence of the rule speaks of this step? Count clean steps and forgiven overflows by hand",
+                look="Which sentence of the rule speaks of this step? A second scaler goes its own way beside this one",
                 say=went,
             ),
-        ),
-        Claim(
-            "a second one beside it goes its own way",
-            Gives("beside", "Alone it goes right: does one know of a second one's steps?", say=went),
         ),
     ),
     run=run_scaler,

@@ -42,8 +42,6 @@ def mean_gradient(comm, gradients, micro_batches: int, add: torch.dtype, keep: t
 
 
 MISTAKES = r"""
-the whole mean: a rank keeps its shard
-    reduce_scatter => all_reduce
 the sum over the micro-batches: take the mean over them, too
     / micro_batches =>
 the sum over the ranks: take the mean over them, too

@@ -52,8 +52,6 @@ math.log2 is rounded itself, and just below a power of two it gives that power: 
     math.frexp(value)[1] - 1 => math.floor(math.log2(abs(value) or 1.0))
 You send ties away from zero; of two equally near, the even one is taken, as Python's round() does
     round(abs(value) / step) => math.floor(abs(value) / step + 0.5)
-You send ties down; of two equally near, the even one is taken
-    round(abs(value) / step) => math.ceil(abs(value) / step - 0.5)
 You cut the rest off; it goes to the nearest
     round( => math.floor(
 Below the smallest normal number the steps no longer shrink: which power is the last?
@@ -104,7 +102,7 @@ def finest(rng: Random, form: Format) -> list[float]:
     number, is wrong in the last bit."""
     first_normal = 2**form.mantissa_bits
     below_power = rng.randrange(3, 2**form.exponent_bits - 3) * first_normal - 1
-    places = below_power, below_power, rng.randrange(first_normal, form.last), form.last
+    places = below_power, rng.randrange(first_normal, form.last), form.last
     tie = number(2 * rng.randrange(1, first_normal // 4), form) + number(1, form) / 2
     return [*(number(place, form) for place in places), tie]
 
@@ -116,7 +114,7 @@ def cases(rng: Random) -> list[Case]:
         form = Format("drawn", torch.float32, *sizes)
         chosen = (finest if sizes[1] == 52 else beside)(rng, form)
         chosen += [rng.uniform(2.0, 9.0) * 2.0 ** (form.bias + 1), 0.0]
-        values = [rng.choice((-1, 1)) * value for value in chosen]
+        values = [sign * value for value in chosen for sign in (1, -1)]
         drawn.append(Case([(values, *sizes)], about=f"{sizes[0]} bits of exponent, {sizes[1]} of mantissa"))
         # An error says less than a wrong number, so what often raises one is not among the others.
         drawn.append(Case([([rng.choice((-1, 1)) * sys.float_info.max], *sizes)]))

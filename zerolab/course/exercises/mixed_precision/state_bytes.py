@@ -45,16 +45,10 @@ def state_bytes(numel: int, ranks: int, stage: int, recipe: dict[str, str]) -> i
 MISTAKES = """
 Main parameters of the same dtype as the parameters are no second copy
     if not (one_copy and state == "main_params") =>
-Main parameters of another dtype are a copy of their own
-    one_copy and =>
 Main parameters of another dtype are a copy of their own, if both are as wide, too
     recipe["main_params"] == recipe["params"] => size[recipe["main_params"]] == size[recipe["params"]]
 Gradients are sharded from stage 2 on, and not at stage 1
     "main_grads": 2 => "main_grads": 1
-Gradients are sharded from stage 2 on, and not only at stage 3
-    "main_grads": 2 => "main_grads": 3
-Parameters are sharded at stage 3, and not at stage 2
-    "params": 3 => "params": 2
 At stage 3 parameters are sharded, too
     "params": 3 => "params": 4
 Main parameters belong to the optimizer, and are sharded with its moments

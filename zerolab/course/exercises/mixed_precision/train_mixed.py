@@ -78,9 +78,6 @@ parameters in which its own shard alone is new: hand the shards around
     comm.all_gather(main.bfloat16(), out=params) => params.tensor_split(comm.size)[comm.rank].copy_(main)
 the parameters as they began: what becomes of them after an update?
     comm.all_gather(main.bfloat16(), out=params) => pass
-parameters that are one step late: cast and gather after the update
-    mean = => comm.all_gather(main.bfloat16(), len(start), params)\n        mean =
-    comm.all_gather(main.bfloat16(), out=params) => pass
 """
 STEPS, BOARD_STEPS = 4, 6
 BOARD_NUMEL = 1024

@@ -47,11 +47,6 @@ def explain_trace(trace: list[tuple]) -> tuple[int, list[str], list[str]]:
 MISTAKES = r"""
 The last event counts, too: look after an event, not before it
     in trace: => in trace[:-1]:
-To release a unit that is away changes nothing, so nothing is subtracted for it
-    away, most = set(), set(), 0 => away, count, most = set(), set(), 0, 0
-    here.add(unit) => count += unit not in here\n            here.add(unit)
-    here.discard(unit) => count -= 1\n            here.discard(unit)
-    len(here)) => count)
 You count at the end; the worst moment may lie before it
     return most => return len(here)
 To use a unit brings it nowhere, only a gather does

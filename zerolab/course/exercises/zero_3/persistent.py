@@ -66,21 +66,11 @@ the numbers in the order in which they lie in memory: flatten() goes row by row,
     tensor.flatten() => tensor.as_strided((tensor.numel(),), (1,))
 Tensors of fewer elements stay whole, one of exactly as many is cut
     comm, threshold => comm, threshold + 1
-No tensor is cut
-    comm, threshold => comm, 2**60
-All tensors are cut, the small ones, too
-    comm, threshold => comm, 0
 You cut the small ones and keep the large ones
     tensor.numel() < => tensor.numel() >=
     shape.numel() < => shape.numel() >=
 You measure the shard; the threshold is for the whole tensor
     comm, threshold => comm, threshold * comm.size
-You count bytes; the threshold counts elements
-    tensor.numel() < => tensor.nbytes <
-    shape.numel() < => shape.numel() * part.itemsize <
-You go by the number of dimensions; the threshold counts elements
-    tensor.numel() < self.threshold => tensor.dim() < 2
-    shape.numel() < self.threshold => len(shape) < 2
 """
 STUCK = r"""
 What belongs to one Persistent has its place in self, not in the class

@@ -61,8 +61,6 @@ Two units may be alike, and list.index() finds the first of them: take enumerate
     for numel, _ in units[first:] => for numel, trains in units if units.index((numel, trains)) >= first
 You reduce once a step; here each micro-batch reduces its gradients
     micro_batches * 4 * (forth + back => 4 * (micro_batches * (forth + back)
-You gather once a step for forward; each micro-batch has a forward, and units are released after it
-    micro_batches * 4 * (forth + back + reduced) => 4 * (forth + micro_batches * (back + reduced))
 In backward frozen units from the first that trains on are needed, too: the gradient passes through them
     _ in units[first:] => trains in units if trains
 You gather once; backward needs each unit again
