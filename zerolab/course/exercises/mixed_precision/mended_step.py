@@ -220,12 +220,6 @@ def casts(case: Case, seen: Observation) -> str | None:
     return None
 
 
-OVERFLOW = (
-    "Run the sketch with an inf in one rank's gradient, and see who leaves and who waits.",
-    "The sum of squares of all shards is needed for the norm anyway, and an inf or nan in any shard is in it, too.",
-)
-"""For a step that is taken by some, or hangs."""
-
 EXERCISE = Exercise(
     "mended_step",
     cases,
@@ -237,25 +231,22 @@ EXERCISE = Exercise(
                 "Look at the gradients of that step: what have you added up, compared, or divided by?",
                 say=lambda args, got, want: f"returns {got}, step by step, and {want} is due",
             ),
-            OVERFLOW,
         ),
         Claim(
             "main parameters get the clipped mean of the real gradients, in fp32",
             Gives("main", "do one step by hand, and print the norm and each dtype", "updates main to", CLOSE),
-            (
-                "First reduce, then convert to fp32 and divide by the scale; from then on all is as in fp32 training.",
-                "Whose norm, and in which units, is compared with the limit?",
-                "What becomes of 1.0 in fp16 that is changed by 1e-5? Which copy would feel it?",
-            ),
         ),
-        Claim("where the sum overflows in fp16, all ranks step in fp32, or all skip", either, OVERFLOW),
-        Claim(
-            "the parameters are the casts of all main parameters",
-            casts,
-            ("Main parameters change first. Then every rank needs what the others' have become, in fp16.",),
-        ),
+        Claim("where the sum overflows in fp16, all ranks step in fp32, or all skip", either),
+        Claim("the parameters are the casts of all main parameters", casts),
     ),
-    hints=OVERFLOW,
+    hints=(
+        "Run the sketch with an inf in one rank's gradient, and see who leaves and who waits.",
+        "The sum of squares of all shards is needed for the norm anyway, and an inf or nan in any shard is in it, too.",
+        "First reduce, then convert to fp32 and divide by the scale; from then on all is as in fp32 training.",
+        "Whose norm, and in which units, is compared with the limit?",
+        "What becomes of 1.0 in fp16 that is changed by 1e-5? Which copy would feel it?",
+        "Main parameters change first. Then every rank needs what the others' have become, in fp16.",
+    ),
     run=run_steps,
     mistakes=MISTAKES,
     without=frozenset({"dtype"}),

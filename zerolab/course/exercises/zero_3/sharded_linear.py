@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from zerolab.course.exercises.zero_3.forward import layer_cases, layers_made, most_layers
 from zerolab.course.judge.case import Case
-from zerolab.course.judge.claims import most_sent, never, untouched
+from zerolab.course.judge.claims import call, most_sent, never, untouched
 from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.model import Gives
 from zerolab.course.judge.same import by_dtype
@@ -136,12 +136,17 @@ EXERCISE = Exercise(
         Claim(
             "in backward it reduces and scatters each layer's gradient",
             Gives(
-                lambda record: [call for call in record.calls if call[0] != "all_gather"],
+                lambda record: [call(one) for one in record.calls if one[0] != "all_gather"],
                 "one reduce_scatter of a layer's whole gradient in its backward, beside the gathers",
                 "calls",
             ),
         ),
-        Claim("it leaves the gradient that backward is handed as it was", untouched(3)),
+        Claim(
+            "it leaves the gradient that backward is handed as it was",
+            lambda case, seen: (
+                untouched(3)(case, seen) and "backward overwrote the gradient it was handed: divide a copy"
+            ),
+        ),
         Claim(
             "between forward and backward no layer is whole",
             never(
