@@ -102,8 +102,9 @@ def run_scaler(fn, comm, settings, steps):
 
 
 def drawn(rng: Random, **fixed: float):
+    power = rng.randint(2, 16)
     settings = {
-        "initial_power": rng.randint(2, 16),
+        "initial_power": power,
         "window": rng.randint(2, 5),
         "hysteresis": rng.randint(2, 4),
         "min_scale": rng.choice((1.0, 2.0, 3.0)),
@@ -112,7 +113,7 @@ def drawn(rng: Random, **fixed: float):
     while len(steps) < 60:
         steps += [False] * rng.randint(1, 12) + [True] * rng.randint(1, 3)
     # To the floor, and on; then up again.
-    steps += [True] * (settings["initial_power"] + 15) + [False] * 12 + [True] * 3
+    steps += [True] * (power + 15) + [False] * 12 + [True] * 3
     return settings | fixed, steps
 
 
