@@ -63,7 +63,6 @@ inf: fp16 has this mean, and not the sum: when is it converted, before or after 
     average=True) => average=True).to(keep)
 """
 WIDE, NARROW = "float32", "bfloat16"
-BOARD_NUMEL = 1024
 MANY = 8
 
 
@@ -95,7 +94,7 @@ def one_case(rng: Random, ranks, numel, add, keep, batches, kind="", **where) ->
 
 def cases(rng: Random) -> list[Case]:
     return [
-        one_case(rng, 4, BOARD_NUMEL, WIDE, NARROW, 6, board=True),
+        one_case(rng, 4, 1024, WIDE, NARROW, 6, board=True),
         one_case(rng, 2, 40, WIDE, WIDE, MANY, "uneven"),
         one_case(rng, 2, 40, WIDE, WIDE, MANY - 1, "uneven"),
         one_case(rng, 2, 7, NARROW, NARROW, 3),
