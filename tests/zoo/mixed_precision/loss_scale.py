@@ -2,30 +2,7 @@
 
 from zoo.answers import Right
 
-PLAIN_COUNTS = """
-class LossScale:
-    def __init__(self, initial_power, window, hysteresis, min_scale):
-        self.scale = 2.0 ** initial_power
-        self.window, self.hysteresis, self.min_scale = window, hysteresis, min_scale
-        self.clean, self.forgiven = 0, hysteresis - 1
-    def update(self, overflow):
-        if not overflow:
-            if self.clean > 0 and self.clean % self.window == 0:
-                self.scale *= 2
-                self.forgiven = self.hysteresis - 1
-            self.clean += 1
-        elif self.forgiven > 0:
-            self.forgiven -= 1
-            self.clean = 0
-        elif self.scale == self.min_scale:
-            raise OverflowError("the smallest scale overflows")
-        else:
-            self.scale = max(self.scale / 2, self.min_scale)
-            self.clean = 0
-"""
-
 RIGHT = [
-    Right("plain counts", PLAIN_COUNTS),
     Right("whole numbers where they are whole", """
 class LossScale:
     def __init__(self, initial_power, window, hysteresis, min_scale):
@@ -47,27 +24,6 @@ class LossScale:
         self.since += 1
         if self.since and not self.since % self.window:
             self.scale, self.patience = 2 * self.scale, self.hysteresis
-"""),
-    Right("a coroutine", """
-class LossScale:
-    def __init__(self, initial_power, window, hysteresis, min_scale):
-        self.window, self.hysteresis, self.min_scale = window, hysteresis, min_scale
-        self.scale = math.ldexp(1.0, initial_power)
-        self.steps, self.spare = 0, hysteresis - 1
-    def update(self, overflow):
-        return self.dirty() if overflow else self.tidy()
-    def tidy(self):
-        number, self.steps = self.steps, self.steps + 1
-        if number and number % self.window == 0:
-            self.scale, self.spare = self.scale * 2, self.hysteresis - 1
-    def dirty(self):
-        if not self.spare and self.scale == self.min_scale:
-            raise OverflowError(f"scale {self.scale} cannot be halved")
-        self.steps = 0
-        if self.spare:
-            self.spare -= 1
-        else:
-            self.scale = self.min_scale if self.scale / 2 < self.min_scale else self.scale / 2
 """),
     Right("a property over an exponent and a floor", """
 class LossScale:
@@ -142,29 +98,6 @@ class LossScale:
             raise OverflowError(f"{self.scale} is the floor")
         self.scale, self.number, self.overflows = lower, 0, self.overflows + 1
 """),
-    Right("property and a tuple", """
-class LossScale:
-    def __init__(self, initial_power, window, hysteresis, min_scale):
-        self._fixed = window, hysteresis, min_scale
-        self._state = (2.0 ** initial_power, 0, hysteresis)
-    @property
-    def scale(self):
-        return self._state[0]
-    def update(self, overflow):
-        window, hysteresis, least = self._fixed
-        scale, clean, left = self._state
-        if overflow and left > 1:
-            self._state = (scale, 0, left - 1)
-        elif overflow:
-            if scale == least:
-                raise OverflowError(f"at {least}")
-            self._state = (max(scale / 2, least), 0, left)
-        elif clean > 0 and clean % window == 0:
-            self._state = (scale * 2, clean + 1, hysteresis)
-        else:
-            self._state = (scale, clean + 1, left)
-"""),
-    # Have to hold at the edges.
     Right("plays the past again", """
 class LossScale:
     def __init__(self, initial_power, window, hysteresis, min_scale):

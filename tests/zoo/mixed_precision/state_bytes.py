@@ -3,18 +3,6 @@
 from zoo.answers import Right
 
 RIGHT = [
-    Right("a dictionary of stages", """
-BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
-def state_bytes(numel, ranks, stage, recipe):
-    padded = math.ceil(numel / ranks) * ranks
-    first = {"params": 3, "main_grads": 2, "main_params": 1, "exp_avg": 1, "exp_avg_sq": 1}
-    total = 0
-    for state, sharded_from in first.items():
-        if state == "main_params" and recipe["main_params"] == recipe["params"]:
-            continue
-        total += BYTES[recipe[state]] * (padded // ranks if stage >= sharded_from else padded)
-    return total
-"""),
     Right("match", """
 def state_bytes(numel, ranks, stage, recipe):
     size = lambda name: int(name.lstrip("bfp")) // 8
@@ -82,17 +70,5 @@ def state_bytes(numel, ranks, stage, recipe):
     if recipe["params"] != recipe["main_params"]:
         states += [State(width("main_params"), 1)]
     return sum(state.nbytes(numel, ranks, stage) for state in states)
-"""),
-    Right("itemsize", """
-def state_bytes(numel, ranks, stage, recipe):
-    sizes = dict(fp32=torch.float32.itemsize, bf16=torch.bfloat16.itemsize, fp16=torch.half.itemsize, fp8=1)
-    padded = numel + -numel % ranks
-    total = 0
-    for first, names in ((3, ["params"]), (2, ["main_grads"]), (1, ["main_params", "exp_avg", "exp_avg_sq"])):
-        for name in names:
-            if name == "main_params" and recipe[name] == recipe["params"]:
-                continue
-            total += sizes[recipe[name]] * (padded // ranks if stage >= first else padded)
-    return total
 """),
 ]  # fmt: skip

@@ -3,19 +3,6 @@
 from zoo.answers import Right
 
 RIGHT = [
-    Right("sets", """
-def explain_trace(trace):
-    here, most, bad = set(), 0, set()
-    for event, unit in trace:
-        if event == "gather":
-            here.add(unit)
-            most = max(most, len(here))
-        elif event == "release":
-            here.discard(unit)
-        elif unit not in here:
-            bad.add(unit)
-    return most, sorted(here), sorted(bad)
-"""),
     Right("dict of flags", """
 def explain_trace(trace):
     state = {}
@@ -50,22 +37,6 @@ def explain_trace(trace):
     most = max((sum(column) for column in zip(*present.values())), default=0)
     return most, [u for u in units if present[u][-1]], [u for u in units if u in absent]
 """),
-    Right("reduce of frozensets", """
-from functools import reduce
-def explain_trace(trace):
-    def step(state, entry):
-        here, most, away = state
-        event, unit = entry
-        if event == "gather":
-            here = here | {unit}
-        if event == "release":
-            here = here - {unit}
-        if event == "use" and unit not in here:
-            away = away | {unit}
-        return here, max(most, len(here)), away
-    here, most, away = reduce(step, trace, (frozenset(), 0, frozenset()))
-    return most, sorted(here), sorted(away)
-"""),
     Right("intervals", """
 def explain_trace(trace):
     since, spans, away = {}, [], set()
@@ -80,7 +51,6 @@ def explain_trace(trace):
     most = max((sum(a <= at < b for a, b in spans) for at in range(len(trace))), default=0)
     return most, sorted(since), sorted(away)
 """),
-    # Written from the text alone.
     Right("reduce over frozen sets", """
 from functools import reduce
 from itertools import accumulate

@@ -30,18 +30,6 @@ def prefetched(comm, shards, shapes, x, layer):
         del weight
     return x
 """),
-    Right("a list of handles, popped", """
-def prefetched(comm, shards, shapes, x, layer):
-    def start(i):
-        return [comm.all_gather_async(shards[i], math.prod(shapes[i]))] if i < len(shards) else []
-    handles = start(0)
-    for i in range(len(shards)):
-        weight = handles.pop().wait().reshape(shapes[i])
-        handles = start(i + 1)
-        x = layer(x, weight)
-        weight = None
-    return x
-"""),
     Right("a class", """
 class Ahead:
     def __init__(self, comm, shards, shapes):
@@ -91,87 +79,5 @@ def prefetched(comm, shards, shapes, x, layer):
             handle = begin(i + 1)
         x = layer(x, buffers[i % 2].view(shape))
     return x
-"""),
-    Right("pairwise and a last one", """
-from itertools import pairwise
-def prefetched(comm, shards, shapes, x, layer):
-    plan = list(zip(shards, map(math.prod, shapes), shapes))
-    handle = comm.all_gather_async(plan[0][0], plan[0][1])
-    for (_, _, shape), (shard, numel, _) in pairwise(plan):
-        weight, handle = handle.wait().view(shape), comm.all_gather_async(shard, numel)
-        x = layer(x, weight)
-        weight = None
-    return layer(x, handle.wait().view(shapes[-1]))
-"""),
-    Right("a deque of at most one", """
-from collections import deque
-def prefetched(comm, shards, shapes, x, layer):
-    todo, ahead = deque(zip(shards, shapes)), deque(maxlen=1)
-    def fetch():
-        if todo:
-            shard, shape = todo.popleft()
-            ahead.append((comm.all_gather_async(shard, math.prod(shape)), shape))
-    fetch()
-    while ahead:
-        handle, shape = ahead.popleft()
-        weight = handle.wait().view(shape)
-        del handle
-        fetch()
-        x = layer(x, weight)
-        weight = None
-    return x
-"""),
-    Right("three names rotated", """
-def prefetched(comm, shards, shapes, x, layer):
-    get = lambda i: comm.all_gather_async(shards[i], math.prod(shapes[i])) if i < len(shards) else None
-    now, i = get(0), 0
-    while now is not None:
-        weight = now.wait()
-        now = get(i + 1)
-        x, weight = layer(x, weight.view(shapes[i])), None
-        i += 1
-    return x
-"""),
-    # Written from the text alone.
-    Right("a generator of layers", """
-def prefetched(comm, shards, shapes, x, layer):
-    def layers():
-        work = list(zip(shards, shapes))[::-1]
-        shard, shape = work.pop()
-        handle = comm.all_gather_async(shard, shape[0] * shape[1])
-        while handle:
-            weight = handle.wait().reshape(shape)
-            handle = None
-            if work:
-                shard, shape = work.pop()
-                handle = comm.all_gather_async(shard, shape[0] * shape[1])
-            yield weight
-            del weight
-    source = layers()
-    while True:
-        try:
-            x = layer(x, next(source))
-        except StopIteration:
-            return x
-"""),
-    Right("recursion that lets go", """
-def prefetched(comm, shards, shapes, x, layer):
-    coming = []
-
-    def start(index):
-        if index < len(shards):
-            coming.append(comm.all_gather_async(shards[index], math.prod(shapes[index])))
-
-    def run(x, index):
-        if index == len(shards):
-            return x
-        weight = coming.pop().wait().view(shapes[index])
-        start(index + 1)
-        x = layer(x, weight)
-        del weight
-        return run(x, index + 1)
-
-    start(0)
-    return run(x, 0)
 """),
 ]  # fmt: skip

@@ -11,16 +11,6 @@ def step_bytes(units, ranks, micro_batches, checkpointing):
         total += numel // ranks * (ranks - 1) * 4 * (1 + reached + trains)
     return total * micro_batches
 """),
-    Right("index of the first that trains", """
-def step_bytes(units, ranks, micro_batches, checkpointing):
-    first = next((i for i, (_, trains) in enumerate(units) if trains), len(units))
-    def once(numel):
-        return numel // ranks * (ranks - 1) * 4
-    forward = sum(once(n) for n, _ in units)
-    backward = sum(once(n) for n, _ in units[first:])
-    reduced = sum(once(n) for n, trains in units if trains)
-    return (forward + backward + reduced) * micro_batches
-"""),
     Right("backwards through the list", """
 def step_bytes(units, ranks, micro_batches, checkpointing):
     share = lambda numel: 4 * numel * (ranks - 1) // ranks
@@ -64,21 +54,5 @@ def step_bytes(units, ranks, micro_batches, checkpointing):
         reached |= bool(trains)
         return (1 + reached + bool(trains)) * (numel - numel // ranks) + go(at + 1, reached)
     return 4 * micro_batches * go(0, False)
-"""),
-    # Written from the text alone.
-    Right("from the end", """
-def step_bytes(units, ranks, micro_batches, checkpointing):
-    def part(numel):
-        return 4 * (numel - numel // ranks)
-    one = sum(part(numel) for numel, _ in units)
-    left = sum(trains for _, trains in units)
-    for numel, trains in reversed(units):
-        if left <= 0:
-            break
-        one += part(numel)
-        if trains:
-            one += part(numel)
-            left -= 1
-    return one * micro_batches
 """),
 ]  # fmt: skip

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
 
-from zerolab.course.exercises.mixed_precision.plain import GivesAlone
 from zerolab.course.judge.case import Case
 from zerolab.course.judge.exercise import Claim, Exercise
+from zerolab.course.judge.model import Gives
 from zerolab.course.judge.same import NEARLY, alike, short
 
 TEXT = """
@@ -67,111 +65,81 @@ A doubling forgives: afterwards there are `hysteresis` overflows again before on
     2 * self.scale, self.hysteresis - 1 => 2 * self.scale, self.forgiven
 A clean step does not forgive; only a doubling does
     self.clean += 1 => self.clean, self.forgiven = self.clean + 1, self.hysteresis - 1
-The first hysteresis - 1 overflows are forgiven: they do not halve
-    0, hysteresis - 1 => 0, 0
-    2 * self.scale, self.hysteresis - 1 => 2 * self.scale, 0
 The hysteresis-th overflow halves; you forgive that one, too
     0, hysteresis - 1 => 0, hysteresis
     2 * self.scale, self.hysteresis - 1 => 2 * self.scale, self.hysteresis
-Once one has halved, every further overflow halves, too, until the scale doubles
-    max(self.forgiven - 1, 0), 0 => (self.forgiven or self.hysteresis) - 1, 0
 An overflow that is forgiven is no clean step: the row of clean steps ends there, too
     max(self.forgiven - 1, 0), 0 => max(self.forgiven - 1, 0), self.clean if self.forgiven else 0
 An overflow ends the row of clean steps: the count begins again
     max(self.forgiven - 1, 0), 0 => max(self.forgiven - 1, 0), self.clean
-The scale is never below min_scale
-    and self.scale == self.min_scale => and False
-    max(self.scale / 2, self.min_scale) => self.scale / 2
-An overflow that should halve a scale which is at min_scale raises OverflowError
-    and self.scale == self.min_scale => and False
-At the floor, too, an overflow that is forgiven is forgiven
-    not self.forgiven and =>
-Half of a scale need not be a whole number: divide with /
-    self.scale / 2 => self.scale // 2
 An OverflowError changes nothing, so the clean steps go on counting
     raise => self.clean = 0\n            raise
-Raise before you change anything
-    raise => self.scale /= 2\n            raise
 Where half would be less than min_scale, the scale becomes min_scale; the end comes after that
     self.scale == self.min_scale => self.scale / 2 < self.min_scale
 """
-OTHERS = (ValueError, RuntimeError, ArithmeticError, AssertionError)
-"""What people raise in the place of an OverflowError, which is one of them."""
 
 
-def follow(scaler: Any, steps: Sequence[bool]) -> list[Any]:
-    """After each step the scale, or, where update() raised, [the error's name, the scale]; it goes on after that."""
-    course: list[Any] = []
+def updated(scaler, overflow):
+    """The name of the error that update() raises, if it does."""
+    try:
+        scaler.update(overflow)
+    # What people raise in the place of an OverflowError, which is one of them.
+    except (ValueError, ArithmeticError, AssertionError) as raised:
+        return type(raised).__name__
+
+
+def run_scaler(fn, comm, settings, steps):
+    """After each step the scale, or, where update() raised, [the error's name, the scale]; it goes on after that. A
+    second one goes another way beside it."""
+    # Whatever its parameters are called.
+    scaler, other = fn(*settings.values()), fn(*settings.values())
+    course = [scaler.scale]
     for overflow in steps:
-        try:
-            scaler.update(overflow)
-            course.append(scaler.scale)
-        except NotImplementedError:
-            raise
-        except OTHERS as raised:
-            course.append([type(raised).__name__, scaler.scale])
+        raised = updated(scaler, overflow)
+        course.append([raised, scaler.scale] if raised else scaler.scale)
+        updated(other, not overflow)
     return course
 
 
-def run_scaler(fn: Callable[..., Any], comm: Any, settings: dict[str, Any], steps: list[bool]) -> Any:
-    """The scales of one alone, and of one beside which another goes its way."""
-
-    def made() -> Any:
-        try:
-            return fn(**settings)
-        except TypeError:  # whatever its parameters are called
-            return fn(*settings.values())
-
-    scaler, one, other = made(), made(), made()
-    alone, beside = [scaler.scale, *follow(scaler, steps)], [one.scale]
-    for overflow in steps:
-        beside += follow(one, [overflow])
-        follow(other, [not overflow])
-    return {"alone": alone, "beside": beside}
-
-
-def drawn(rng: Random) -> tuple[dict[str, Any], list[bool]]:
-    settings: dict[str, Any] = {
-        "initial_power": rng.randint(2, 16),
+def drawn(rng: Random, **fixed: float):
+    power = rng.randint(2, 16)
+    settings = {
+        "initial_power": power,
         "window": rng.randint(2, 5),
         "hysteresis": rng.randint(2, 4),
-        "min_scale": rng.choice((0.25, 1.0, 2.0, 3.0)),
+        "min_scale": rng.choice((1.0, 2.0, 3.0)),
     }
-    steps: list[bool] = []
+    steps = []
     while len(steps) < 60:
         steps += [False] * rng.randint(1, 12) + [True] * rng.randint(1, 3)
     # To the floor, and on; then up again.
-    steps += [True] * (settings["initial_power"] + 15) + [False] * 12 + [True] * 3
-    return settings, steps
+    steps += [True] * (power + 15) + [False] * 12 + [True] * 3
+    return settings | fixed, steps
 
 
 def cases(rng: Random) -> list[Case]:
-    tried = [drawn(rng) for _ in range(4)]
-    settings, steps = drawn(rng)
-    # Halves that are no whole numbers.
-    tried.append((settings | {"min_scale": 0.25}, steps))
-    # Each overflow raises, and the row of clean steps goes on.
-    ends: dict[str, Any] = {"initial_power": 3, "window": 1, "hysteresis": 1, "min_scale": 8.0}
-    tried.append((ends | {"window": 2}, [False, True, False, True, *[False] * 3]))
-    # Window 1, nothing forgiven, a floor at the start.
-    tried.append((ends, [rng.random() < 0.3 for _ in range(30)]))
-    # Overflows at the floor that are forgiven.
-    tried.append((ends | {"window": 2, "hysteresis": 3}, [True, False, True, True, *[False] * 4, True, True, True]))
-    # From 4 to a floor of 3, and no farther.
-    uneven: dict[str, Any] = {"initial_power": 3, "window": 3, "hysteresis": 1, "min_scale": 3.0}
-    tried.append((uneven, [True] * 3 + [False] * 4 + [True]))
+    ends = {"initial_power": 3, "window": 1, "hysteresis": 1, "min_scale": 8.0}
+    tried = [
+        *(drawn(rng) for _ in range(4)),
+        # Halves that are no whole numbers.
+        drawn(rng, min_scale=0.25),
+        # Each overflow raises, and the row of clean steps goes on.
+        (ends | {"window": 2}, [False, True, False, True, *[False] * 3]),
+        # Window 1, nothing forgiven, a floor at the start.
+        (ends, [rng.random() < 0.3 for _ in range(30)]),
+        # Overflows at the floor that are forgiven.
+        (ends | {"window": 2, "hysteresis": 3}, [True, False, True, True, *[False] * 4, True, True, True]),
+        # From 4 to a floor of 3, and no farther.
+        (ends | {"window": 3, "min_scale": 3.0}, [True] * 3 + [False] * 4 + [True]),
+    ]
     return [Case([args], about=", ".join(f"{name} {value:g}" for name, value in args[0].items())) for args in tried]
 
 
-def went(args: tuple[Any, ...], got: list[Any], want: list[Any]) -> str:
+def went(args, got, want):
     at = next(at for at, due in enumerate(want) if not alike(got[at], due, NEARLY))
-    if not at:
-        return f"it begins with scale {short(got[0])}, and 2 ** initial_power, {want[0]:g}, is due"
     row = "".join("x" if overflow else "." for overflow in args[1][:at])[-20:]
-    mine, due = got[at], want[at]
-    said = f"it raises {mine[0]}, at scale {short(mine[1])}" if isinstance(mine, list) else f"scale is {short(mine)}"
-    ends = f"{due[0]} is due, at scale {due[1]:g}" if isinstance(due, list) else f"{due:g} is due"
-    return f"after {row} (x overflows) {said}, and {ends}"
+    after = f"after {row} (x overflows)" if at else "at the start"
+    return f"comes to {short(got[at])} {after}, and {short(want[at])} is due"
 
 
 EXERCISE = Exercise(
@@ -180,19 +148,9 @@ EXERCISE = Exercise(
     (
         Claim(
             "the scale goes the way of the rule, step by step",
-            GivesAlone(
-                "alone",
-                "Which sentence of the rule speaks of this step? Count clean steps and forgiven overflows by hand",
+            Gives(
+                look="Which sentence of the rule speaks of this step? A second scaler goes its own way beside this one",
                 say=went,
-            ),
-        ),
-        Claim(
-            "a second one beside it goes its own way",
-            GivesAlone(
-                "beside",
-                say=lambda args, got, want: (
-                    "alone it is right, and wrong with a second one beside it: does one know of the other's steps?"
-                ),
             ),
         ),
     ),

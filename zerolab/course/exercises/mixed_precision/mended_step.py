@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
 
 import torch
 
-from zerolab.collectives import Collectives
 from zerolab.course.judge.case import Case, Observation, plural
 from zerolab.course.judge.draw import signed, sizes
 from zerolab.course.judge.exercise import Claim, Exercise
@@ -95,7 +92,7 @@ An inf or nan in one shard must stop the step on all ranks
     if not norm.isfinite():\n        return False => taken = bool(mean.isfinite().all())
     main -= => main -= 0 if not taken else
     return True => return taken
-One gradient has an inf, and the mean over the ranks with it
+One gradient has an inf or nan, and the mean over the ranks with it
     if not norm.isfinite():\n        return False => pass
 what it was: an update changes `main` itself, in place
     main -= rate => main = main - rate
@@ -122,16 +119,7 @@ what main parameters give that are made from params: those have lost the last bi
     main -= => main.copy_(params.tensor_split(comm.size)[comm.rank])\n    main -=
 what gradients give that are not clipped: do you compare the norm itself, in the units of the limit?
     (limit / norm).clamp(max=1.0) => 1.0
-what a norm gives that 1e-6 was added to: real gradients are as small as that
-    limit / norm => limit / (norm + 1e-6)
-what a factor above 1 gives: a norm below the limit is no reason to scale up
-    .clamp(max=1.0) =>
-no numbers any more: the norm is 0, and so is what it divides
-    (limit / norm).clamp(max=1.0) * mean => (mean / norm * norm.clamp(max=limit))
-what the sum of the gradients gives: take their mean
-    , average=True =>
 """
-Tensor = torch.Tensor
 STEPS = 3
 TIGHT, WIDE = 0.5, 5000.0
 """Limits by the norm of the first step's mean; WIDE is so far above it that scaled gradients are below it, too."""
@@ -139,23 +127,13 @@ LARGE = 48_000.0
 """fp16 ends at 65,504: two of them are more than it holds, one is not."""
 APART, ALIKE = f"a finite {LARGE:g} in a place of its own on each rank", f"a finite {LARGE:g} in one place on all ranks"
 POISON = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-WHY = {
-    "plain": "No gradient has an inf or nan, is the norm finite?",
-    "inf": "One gradient has an inf, and the mean over the ranks with it",
-    "-inf": "One gradient has an inf, and the mean over the ranks with it",
-    "nan": "One gradient has a nan, which is not equal to inf, nor larger or smaller than anything",
-    "zero": "The norm of these gradients is 0: what do you divide by it?",
-    APART: "The mean is finite: what else do you add up in fp16, where it overflows by itself?",
-}
 CLOSE = 1e-6
 """Orders of addition differ, and how often fp32 rounds, which is less; what 16 bits lose of an update is more."""
 
 
-def one_case(
-    rng: Random, ranks: int, numel: int, world: str, share: float, kinds: Sequence[str] = (), last: bool = False
-) -> Case:
-    """Gradients of `kinds`, plain ones first; the clipping limit is a `share` of the norm. Poison lies anywhere, or,
-    with `last`, in the last element of the last shard."""
+def one_case(rng: Random, ranks: int, numel: int, world: str, share: float, kinds=(), last: bool = False) -> Case:
+    """Gradients of `kinds`, plain ones first, ALIKE last; the clipping limit is a `share` of the norm. Poison lies
+    anywhere, or, with `last`, in the last element of the last shard."""
     kinds = [*["plain"] * (STEPS - len(kinds)), *kinds]
     start = torch.tensor([rng.choice((-1, 1)) * rng.uniform(0.08, 0.16) for _ in range(numel)])
     scale = rng.choice((2.0**9, 2.0**10, 2.0**11))
@@ -176,7 +154,7 @@ def one_case(
             elif kind in POISON and rank == owner:
                 row[place] = POISON[kind]
     rate = rng.uniform(0.5, 1.0) * 2.0**17
-    args: list[tuple[Any, ...]] = [(start, each, scale, share * norm, rate, kinds) for each in gradients]
+    args = [(start, each, scale, share * norm, rate, kinds) for each in gradients]
     limit = "tight" if share < 1 else "wide"
     said = f"on {plural(ranks, 'rank')}, {plural(numel, 'parameter')}, a {limit} limit, gradients: {', '.join(kinds)}"
     return Case(args, world, said)
@@ -202,20 +180,11 @@ def cases(rng: Random) -> list[Case]:
     return drawn
 
 
-def run_steps(
-    fn: Callable[..., Any],
-    comm: Collectives,
-    start: Tensor,
-    gradients: list[Tensor],
-    scale: float,
-    limit: float,
-    rate: float,
-    kinds: list[str],
-) -> Any:
+def run_steps(fn, comm, start, gradients, scale, limit, rate, kinds):
     """After each step what it returned, the main shard, and the parameters. Where the sum may overflow, the first two
     are noted elsewhere: what is right depends on the dtype in which it adds up."""
     params, main = start.half(), start.tensor_split(comm.size)[comm.rank].clone()
-    noted: dict[str, list[Any]] = {"taken": [], "main": [], "params": [], "overflown": []}
+    noted = {"taken": [], "main": [], "params": [], "overflown": []}
     for gradient, kind in zip(gradients, kinds, strict=True):
         taken = fn(comm, params, main, gradient.clone(), scale, limit, rate)
         noted["params"].append(params.clone())
@@ -227,45 +196,29 @@ def run_steps(
     return noted
 
 
-def taken_said(args: tuple[Any, ...], got: list[bool], want: list[bool]) -> str:
-    step = next(step for step, due in enumerate(want) if got[step] != due)
-    return f"returns {got[step]} in step {step + 1}, and {want[step]} is due"
+IN_FP32 = ("comm.reduce_scatter(gradient", "comm.reduce_scatter(gradient.float()")
 
 
 def either(case: Case, seen: Observation) -> str | None:
     """Who adds up in fp16 has an overflow, and skips; who does in fp32 has none, and steps."""
-    if ALIKE not in case.args[0][-1]:
-        return None
-    taken, mains = zip(*(record.value["overflown"] for record in seen.records), strict=True)
-    said = f"in step {STEPS} the ranks return {list(taken)}"
-    if len(set(taken)) > 1:
-        return f"{said}: the sum has an overflow, in the shard of one rank, and all have to know of it"
-    in_fp32 = ("comm.reduce_scatter(gradient", "comm.reduce_scatter(gradient.float()") if taken[0] else ()
-    due = [record.value["overflown"][1] for record in does(EXERCISE, case, in_fp32).records]
-    if alike(mains, due, CLOSE):
-        return None
-    if taken[0]:
-        return f"{said}, and main parameters are not what a sum in fp32 gives: in fp16 it overflows, look at the mean"
-    return f"{said}, and main parameters have changed: a step that is skipped changes nothing"
+    got = [record.value["overflown"] for record in seen.records]
+    for change in ((), IN_FP32):
+        if alike(got, [record.value["overflown"] for record in does(EXERCISE, case, change).records], CLOSE):
+            return None
+    said = f"in step {STEPS} the ranks return {[taken for taken, _ in got]}"
+    return f"{said}: if the mean has an inf, all skip and change nothing; in fp32 it has none, and all step"
 
 
 def casts(case: Case, seen: Observation) -> str | None:
     """Parameters are the casts of what all ranks hold, to the last bit."""
     held = [[*record.value["main"], *record.value["overflown"][1:]] for record in seen.records]
     for step, mains in enumerate(zip(*held, strict=True)):
-        whole = torch.cat(mains).half()
         for rank, record in enumerate(seen.records):
-            if not torch.equal(record.value["params"][step], whole):
+            if not torch.equal(record.value["params"][step], torch.cat(mains).half()):
                 said = f"after step {step + 1} rank {rank}'s parameters are not the casts of all main parameters"
                 return f"{said}: when those have changed, everybody needs the casts of all shards, in place"
     return None
 
-
-OVERFLOW = (
-    "Run the sketch with an inf in one rank's gradient, and see who leaves and who waits.",
-    "The sum of squares of all shards is needed for the norm anyway, and an inf or nan in any shard is in it, too.",
-)
-"""For a step that is taken by some, or hangs."""
 
 EXERCISE = Exercise(
     "mended_step",
@@ -275,28 +228,25 @@ EXERCISE = Exercise(
             "all ranks take a step, or all skip it",
             Gives(
                 "taken",
-                lambda case: WHY[next((kind for kind in case.args[0][-1] if kind != "plain"), "plain")],
-                say=taken_said,
+                "Look at the gradients of that step: what have you added up, compared, or divided by?",
+                say=lambda args, got, want: f"returns {got}, step by step, and {want} is due",
             ),
-            OVERFLOW,
         ),
         Claim(
             "main parameters get the clipped mean of the real gradients, in fp32",
             Gives("main", "do one step by hand, and print the norm and each dtype", "updates main to", CLOSE),
-            (
-                "First reduce, then convert to fp32 and divide by the scale; from then on all is as in fp32 training.",
-                "Whose norm, and in which units, is compared with the limit?",
-                "What becomes of 1.0 in fp16 that is changed by 1e-5? Which copy would feel it?",
-            ),
         ),
-        Claim("where the sum overflows in fp16, all ranks step in fp32, or all skip", either, OVERFLOW),
-        Claim(
-            "the parameters are the casts of all main parameters",
-            casts,
-            ("Main parameters change first. Then every rank needs what the others' have become, in fp16.",),
-        ),
+        Claim("where the sum overflows in fp16, all ranks step in fp32, or all skip", either),
+        Claim("the parameters are the casts of all main parameters", casts),
     ),
-    hints=OVERFLOW,
+    hints=(
+        "Run the sketch with an inf in one rank's gradient, and see who leaves and who waits.",
+        "The sum of squares of all shards is needed for the norm anyway, and an inf or nan in any shard is in it, too.",
+        "First reduce, then convert to fp32 and divide by the scale; from then on all is as in fp32 training.",
+        "Whose norm, and in which units, is compared with the limit?",
+        "What becomes of 1.0 in fp16 that is changed by 1e-5? Which copy would feel it?",
+        "Main parameters change first. Then every rank needs what the others' have become, in fp16.",
+    ),
     run=run_steps,
     mistakes=MISTAKES,
     without=frozenset({"dtype"}),

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from zerolab.course.exercises.mixed_precision.plain import GivesAlone
 from zerolab.course.judge.case import Case, plural
 from zerolab.course.judge.exercise import Claim, Exercise, alone
-from zerolab.course.judge.same import short
-from zerolab.precision import PRECISIONS
+from zerolab.course.judge.model import Gives
 
 TEXT = """
 The cost
@@ -47,72 +45,44 @@ def state_bytes(numel: int, ranks: int, stage: int, recipe: dict[str, str]) -> i
 MISTAKES = """
 Main parameters of the same dtype as the parameters are no second copy
     if not (one_copy and state == "main_params") =>
-Main parameters of another dtype are a copy of their own
-    one_copy and =>
 Main parameters of another dtype are a copy of their own, if both are as wide, too
     recipe["main_params"] == recipe["params"] => size[recipe["main_params"]] == size[recipe["params"]]
 Gradients are sharded from stage 2 on, and not at stage 1
     "main_grads": 2 => "main_grads": 1
-Gradients are sharded from stage 2 on, and not only at stage 3
-    "main_grads": 2 => "main_grads": 3
-Parameters are sharded at stage 3, and not at stage 2
-    "params": 3 => "params": 2
 At stage 3 parameters are sharded, too
     "params": 3 => "params": 4
 Main parameters belong to the optimizer, and are sharded with its moments
     "main_params": 1 => "main_params": 3
-You shard every state at every stage; stages 0 to 2 leave some whole
-    1 if stage >= sharded_from[state] else ranks => 1
-You shard nothing; from stage 1 on a rank has only its shard of some states
-    1 if stage >= sharded_from[state] else ranks => ranks
-You are a stage ahead: stage 0 shards nothing, stage 1 the optimizer's states
-    stage >= => stage + 1 >=
 A whole state is padded, too
     shard * (1 if stage >= sharded_from[state] else ranks) => (shard if stage >= sharded_from[state] else numel)
 A shard is cut off: pad up to the next multiple of N
     -(-numel // ranks) => numel // ranks
-Where N divides the parameters there is no padding
-    -(-numel // ranks) => numel // ranks + 1
-fp8 has one byte
-    "fp8": 1 => "fp8": 2
-The one copy is the parameters, which are whole up to stage 2, and not the shard
-    and state == "main_params" => and state == "params"
 """
+STATES = ("params", "main_grads", "main_params", "exp_avg", "exp_avg_sq")
 
 
 def mixes(rng: Random) -> list[dict[str, str]]:
-    """Drawn recipes, with and without a copy of main parameters, and some that have a name."""
-    narrow = ["fp16", "bf16"]
-    # As wide as the parameters, and a copy of its own all the same.
-    odd = [("fp16", "bf16"), ("bf16", "fp16")]
+    """Recipes with a copy of main parameters and without; one as wide as the parameters is a copy, too."""
+    pairs = [("fp16", "fp32"), ("bf16", "bf16"), ("bf16", "fp32"), ("fp32", "fp32"), ("fp16", "bf16"), ("bf16", "fp16")]
     drawn = []
-    for params, main in [(rng.choice(narrow), "fp32"), (rng.choice(narrow),) * 2, *odd]:
-        first, second = rng.sample(("fp32", "bf16", "fp16", "fp8"), 2)
-        grads = rng.choice((params, "fp32"))
-        drawn.append((params, grads, main, first, second))
-    named = [PRECISIONS[name] for name in ("bf16", "bf16_fp32_grads", "pure_bf16", "fp32", "bf16_fp8_moments")]
-    states = ("params", "main_grads", "main_params", "exp_avg", "exp_avg_sq")
-    drawn += [tuple(getattr(recipe, state) for state in states) for recipe in named]
-    return [dict(zip(states, dtypes, strict=True)) for dtypes in drawn]
+    for params, main in pairs:
+        moments = rng.sample(("fp32", "fp32", "bf16", "fp16", "fp8"), 2)
+        drawn.append((params, rng.choice((params, "fp32")), main, *moments))
+    return [dict(zip(STATES, dtypes, strict=True)) for dtypes in drawn]
 
 
 def cases(rng: Random) -> list[Case]:
-    """Each asks for all four stages, in the place of ranks: a mistake shows in how they differ."""
     recipes = mixes(rng)
-    sizes: list[tuple[int, int]] = []
-    for _ in recipes:
-        ranks = rng.choice((3, 5, 7, 48, 64))
-        # N does not divide it.
-        sizes.append((ranks * rng.randint(50, 5000) + rng.randint(1, ranks - 1), ranks))
-    # Who remembers an answer by the sizes gives it for another recipe.
-    sizes[1] = sizes[0]
-    sizes += [(rng.randint(500, 999), 1), (rng.randint(3, 7), 8)]
+    # N divides none of them but the one of 1 rank; who remembers an answer by the sizes gives it for another recipe.
+    sizes = [(ranks * rng.randint(50, 5000) + 2, ranks) for ranks in (3, 5, 7, 48, 64)]
+    sizes = [sizes[0], *sizes, (rng.randint(500, 999), 1), (rng.randint(3, 7), 8)]
     return [
         Case(
-            [(numel, ranks, stage, recipe) for stage in range(4)],
-            about=f"{numel} parameters, {plural(ranks, 'rank')}, recipe {' '.join(recipe.values())}",
+            [(numel, ranks, stage, recipe)],
+            about=f"{numel} parameters, {plural(ranks, 'rank')}, stage {stage}, recipe {' '.join(recipe.values())}",
         )
         for (numel, ranks), recipe in zip(sizes, [*recipes, recipes[0], recipes[0]], strict=True)
+        for stage in range(4)
     ]
 
 
@@ -122,11 +92,7 @@ EXERCISE = Exercise(
     (
         Claim(
             "it is what the library predicts, for any mix of dtypes, stage and number of ranks",
-            GivesAlone(
-                look="Write down one line a state: its bytes, and whether it is sharded at this stage",
-                say=lambda args, got, want: f"you say {short(got)} bytes, and it is {want}",
-                each="at stage",
-            ),
+            Gives(look="Write down one line a state: its bytes, and whether it is sharded at this stage"),
         ),
     ),
     run=alone,

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from zerolab.collectives import Link
 from zerolab.course.exercises.wholes import Wholes
-from zerolab.course.judge.case import Case, Observation
+from zerolab.course.judge.case import Case
 from zerolab.course.judge.claims import Calls, calls_are, most
 from zerolab.course.judge.draw import DTYPES, fine
 from zerolab.course.judge.exercise import Claim, Exercise, Score
@@ -83,7 +83,6 @@ def layer_cases(rng: Random, rest: Callable[..., tuple[Any, ...]], link: Link | 
     some, other, third = rng.sample(DTYPES, 3)
     plans = [
         (4, WIDTHS, torch.float32),
-        (2, drawn(rng.randint(2, 3)), torch.float32),
         (3, drawn(rng.randint(2, 3)), torch.float32),
         # Nobody tells these layers apart by their shape.
         (2, [rng.randint(3, 6)] * 4, torch.float32),
@@ -137,27 +136,14 @@ def gathers(case: Case, rank: int) -> Calls:
     return [("all_gather", math.prod(shape)) for shape in case.args[0][1]]
 
 
-def lets_go(case: Case, seen: Observation) -> str | None:
-    """Layers go again. That the last one does, the score says."""
-    layers = most_layers(case, seen)
-    said = f"{layers} whole layers are in memory at once: gather a layer shortly before its turn, and let it go after"
-    return said if layers > LAYERS // 2 else None
-
-
 OUTPUT = "every rank returns what the whole layers make of its input"
-NUMEL = ("comm.all_gather(shard, numel) takes the elements of the whole; math.prod(shape) is that number.",)
 
 EXERCISE = Exercise(
     "forward",
     forward_cases,
     (
-        Claim(
-            OUTPUT,
-            Gives("y", "compare one layer with F.linear on the whole matrix, by hand", tolerance=by_dtype),
-            NUMEL,
-        ),
-        Claim("it gathers each layer once", calls_are(gathers, "one all_gather a layer, when its turn comes"), NUMEL),
-        Claim("it lets layers go again", lets_go),
+        Claim(OUTPUT, Gives("y", "compare one layer with F.linear on the whole matrix, by hand", tolerance=by_dtype)),
+        Claim("it gathers each layer once", calls_are(gathers, "one all_gather a layer, when its turn comes")),
     ),
     run=run_forward,
     scores=(
@@ -165,12 +151,12 @@ EXERCISE = Exercise(
             "whole layers at once, at most",
             most_layers,
             None,
-            "one is enough. A name, a view or a list that still knows the last layer keeps it while the next one "
-            "comes, and so does a buffer while a larger one is made; a copy or a cast is one more",
+            "one is enough: gather a layer shortly before its turn, and let it go after. A name, a view or a list that "
+            "still knows the last layer keeps it, and so does a buffer while a larger one is made; a copy is one more",
         ),
     ),
     hints=(
-        *NUMEL,
+        "comm.all_gather(shard, numel) takes the elements of the whole; math.prod(shape) is that number.",
         "When the loop comes around, what do your names still stand for?",
         "`whole = comm.all_gather(...)` makes the new layer first and lets the old one go afterwards. `del whole` "
         "before that.",

@@ -66,21 +66,11 @@ the numbers in the order in which they lie in memory: flatten() goes row by row,
     tensor.flatten() => tensor.as_strided((tensor.numel(),), (1,))
 Tensors of fewer elements stay whole, one of exactly as many is cut
     comm, threshold => comm, threshold + 1
-No tensor is cut
-    comm, threshold => comm, 2**60
-All tensors are cut, the small ones, too
-    comm, threshold => comm, 0
 You cut the small ones and keep the large ones
     tensor.numel() < => tensor.numel() >=
     shape.numel() < => shape.numel() >=
 You measure the shard; the threshold is for the whole tensor
     comm, threshold => comm, threshold * comm.size
-You count bytes; the threshold counts elements
-    tensor.numel() < => tensor.nbytes <
-    shape.numel() < => shape.numel() * part.itemsize <
-You go by the number of dimensions; the threshold counts elements
-    tensor.numel() < self.threshold => tensor.dim() < 2
-    shape.numel() < self.threshold => len(shape) < 2
 """
 STUCK = r"""
 What belongs to one Persistent has its place in self, not in the class
@@ -145,15 +135,11 @@ EXERCISE: Exercise = Exercise(
         Claim(
             "it gives each tensor back, whole, in its shape and its dtype",
             Gives("first", "look at what `whole` gives for a matrix and for a bias", tolerance=by_dtype),
-            ("Make two lists in __init__, of self: the shapes, and what you keep.",),
         ),
         Claim("it gives it each time, and each Persistent its own", Gives("later", say=later_said)),
         Claim(
             "it leaves the caller's tensors as they are",
-            never(
-                "changed",
-                "the list of tensors that it got, or a tensor in it, has changed: they belong to the caller",
-            ),
+            never("changed", "the list of tensors that it got, or a tensor in it, has changed: work on a copy"),
         ),
         Claim(
             "it keeps small tensors whole and a shard of the others",
@@ -163,7 +149,6 @@ EXERCISE: Exercise = Exercise(
                 "are cut with tensor_split",
                 say=lambda args, got, want: f"keeps {got} elements, and {want} are due",
             ),
-            ("Each tensor is asked by itself: is tensor.numel() < threshold? Nothing is remembered of the others.",),
         ),
         Claim(
             "it gathers what is cut, and nothing else",
@@ -176,6 +161,7 @@ EXERCISE: Exercise = Exercise(
     ),
     run=run_persistent,
     hints=(
+        "Make two lists in __init__, of self: the shapes, and what you keep.",
         "In `whole`, kept[index] has fewer elements than its shape if it was cut; but on one rank, and for an empty "
         "shape, it has not. So decide by the threshold, in both places.",
         "A shard is tensor.flatten().tensor_split(comm.size)[comm.rank]. Whose memory is that?",

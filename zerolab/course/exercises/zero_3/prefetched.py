@@ -10,14 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from zerolab.collectives import Collectives, Handle, Link
-from zerolab.course.exercises.zero_3.forward import (
-    OUTPUT,
-    gathers,
-    layer_cases,
-    layers_made,
-    lets_go,
-    most_layers,
-)
+from zerolab.course.exercises.zero_3.forward import OUTPUT, gathers, layer_cases, layers_made, most_layers
 from zerolab.course.judge.case import Case
 from zerolab.course.judge.claims import calls_are, microseconds, never
 from zerolab.course.judge.exercise import Claim, Exercise, Score
@@ -81,12 +74,6 @@ what comes out with one ReLU more after each layer: a layer brings its own, and 
     layer(x, whole.view(*shape)) => F.relu(layer(x, whole.view(*shape)))
 what comes out with one ReLU more between two layers: a layer brings its own, and what it gives may be negative
     layer(x, => layer(F.relu(x) if index else x,
-what comes out with one ReLU more before each layer: a layer brings its own, and what it gives may be negative
-    layer(x, => layer(F.relu(x),
-what comes out with one ReLU more at the end: a layer brings its own, and what it gives may be negative
-    return x => return F.relu(x)
-what comes out with one ReLU more at the beginning: a layer brings its own, and what it gives may be negative
-    numels = [ => x = F.relu(x)\n    numels = [
 """
 Tensor = torch.Tensor
 LINK = Link(gbit_per_s=1, latency_us=100)
@@ -138,8 +125,6 @@ class Filling:
         return any(begin < stop and start < end for pending, begin, end in self.places if not pending.waited)
 
 
-WAIT = ("comm.all_gather_async(shard, numel) returns a handle at once; handle.wait() returns the whole layer.",)
-
 EXERCISE = Exercise(
     "prefetched",
     ahead_cases,
@@ -148,10 +133,9 @@ EXERCISE = Exercise(
             OUTPUT,
             Gives(
                 "y",
-                "what a call is still filling must not be read: is there a wait() before each use?",
+                "a layer brings its own ReLU, and what a call is still filling must not be read: wait() before a use",
                 tolerance=by_dtype,
             ),
-            WAIT,
         ),
         Claim(
             "no layer computes with what is still being filled",
@@ -170,7 +154,6 @@ EXERCISE = Exercise(
             ),
         ),
         Claim("it gathers each layer once", calls_are(gathers, "one all_gather a layer, in the order of use")),
-        Claim("it lets layers go again", lets_go),
     ),
     run=run_ahead,
     scores=(
@@ -189,6 +172,7 @@ EXERCISE = Exercise(
         ),
     ),
     hints=(
+        "comm.all_gather_async(shard, numel) returns a handle at once; handle.wait() returns the whole layer.",
         "Before the loop: start the first. In the loop: wait for this one, start the next, compute this one.",
         "The last layer has no next one. And never start more than one ahead.",
     ),

@@ -8,9 +8,9 @@ from random import Random
 import torch
 from torch.nn import functional as F
 
-from zerolab.course.exercises.zero_3.forward import gathers, layer_cases, layers_made, most_layers
-from zerolab.course.judge.case import Case, Observation, Record
-from zerolab.course.judge.claims import each_rank, most_sent, never, untouched
+from zerolab.course.exercises.zero_3.forward import layer_cases, layers_made, most_layers
+from zerolab.course.judge.case import Case
+from zerolab.course.judge.claims import call, most_sent, never, untouched
 from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.model import Gives
 from zerolab.course.judge.same import by_dtype
@@ -70,8 +70,6 @@ no gradient for its shards: autograd does not follow collectives, so how does it
     ctx.comm.reduce_scatter((grad.t() @ x).flatten(), average=True) => None
 gradients of the inputs that are averaged over the ranks: an input is this rank's alone
     None, of_x => None, ctx.comm.all_reduce(of_x, average=True)
-gradients of the inputs that are added up over the ranks: an input is this rank's alone
-    None, of_x => None, ctx.comm.all_reduce(of_x)
 gradients of the inputs divided by the number of ranks: the mean is for shards alone
     None, of_x => None, of_x / ctx.comm.size
 the sum of the ranks' gradients: ask for their mean
@@ -84,11 +82,6 @@ the gradient of the last micro-batch alone: return the gradient to autograd, whi
     , None, of_x => \n        return None, None, None, of_x
 the gradient of the transposed layer: a layer is (outputs, inputs), and so is its gradient
     grad.t() @ x => x.t() @ grad
-the mean over the micro-batches, too: each adds its gradient, as always in PyTorch
-    return None, => shard.grad, by = (None, 1) if shard.grad is None else (shard.grad / 2, 2)\n        return None,
-    average=True) => average=True) / by
-gradients divided by the rows of x: a layer's gradient is a sum over them
-    average=True) => average=True) / len(x)
 """
 
 
@@ -122,36 +115,6 @@ def run_training(fn, comm, shards, shapes, xs, slopes):
     return {"y": outputs, **gradients, "between": between, "wholes": wholes.most}
 
 
-@each_rank
-def training_calls(case: Case, rank: int, record: Record) -> str | None:
-    """Gathers in forward, in order; in backward a reduce_scatter a layer, from the last to the first. Whether backward
-    gathers again shows in memory."""
-    forth = gathers(case, 0)
-    if odd := sorted({name for name, _ in record.calls} - {"all_gather", "reduce_scatter"}):
-        return f"rank {rank} calls {odd[0]}: a rank keeps one piece of a gradient, and reduce_scatter gives just that"
-    if (begins := record.calls[: len(forth)]) != forth:
-        return f"rank {rank} begins with {begins}: in forward each layer is gathered once, and nothing else is due"
-    reduced = [numel for name, numel in record.calls if name == "reduce_scatter"]
-    due = [numel for _, numel in reversed(forth)] * len(case.args[0][2])
-    said = f"rank {rank} reduces {reduced}, and {due} is due"
-    return None if reduced == due else f"{said}: one reduce_scatter of a layer's whole gradient in its backward"
-
-
-def hands_on(case: Case, seen: Observation) -> str | None:
-    said = "backward overwrote the gradient it was handed, which others may still need: divide a copy"
-    return said if untouched(3)(case, seen) else None
-
-
-FUNCTION = (
-    "A torch.autograd.Function has a forward and a backward of your own; what you save in ctx is all that lives "
-    "from one to the other. Save what is small.",
-    "backward returns one thing for each argument of forward, None for those that are no tensors.",
-)
-GRADIENTS = (
-    *FUNCTION,
-    "For y = x Wᵀ: the gradient of x is grad @ W, that of W is gradᵀ @ x. Which of the two needs W?",
-    "The gradient of W is reduced over the ranks, as a mean; that of x is nobody else's.",
-)
 ENDS = ("ends with", by_dtype)
 
 EXERCISE = Exercise(
@@ -165,15 +128,17 @@ EXERCISE = Exercise(
         Claim(
             "its input's gradient is that of the whole layer",
             Gives("inputs", "look at the gradients of the inputs: what is the derivative of x W^T by x?", *ENDS),
-            GRADIENTS,
         ),
         Claim(
             "its shard's gradient is this rank's piece of the mean",
             Gives("shards", "look at the gradients of the shards", *ENDS),
-            GRADIENTS,
         ),
-        Claim("it gathers in forward and reduces and scatters in backward", training_calls),
-        Claim("it leaves the gradient that backward is handed as it was", hands_on),
+        Claim(
+            "it leaves the gradient that backward is handed as it was",
+            lambda case, seen: (
+                untouched(3)(case, seen) and "backward overwrote the gradient it was handed: divide a copy"
+            ),
+        ),
         Claim(
             "between forward and backward no layer is whole",
             never(
@@ -181,7 +146,14 @@ EXERCISE = Exercise(
                 "between forward and backward rank {rank} holds {it} of the whole layers: who keeps them? Autograd "
                 "keeps what F.linear saw, and what you saved or set on ctx; a global keeps it, too",
             ),
-            FUNCTION[:1],
+        ),
+        Claim(
+            "it gathers each layer once in forward and once in backward, and reduces and scatters its gradient",
+            Gives(
+                lambda record: sorted(call(one) for one in record.calls),
+                "of each layer two gathers and one reduce_scatter, of its whole gradient, are due",
+                "calls",
+            ),
         ),
     ),
     run=run_training,
@@ -196,6 +168,11 @@ EXERCISE = Exercise(
         Score("bytes a rank sends", most_sent, None, "two gathers and one reduce_scatter a layer are enough"),
     ),
     hints=(
+        "A torch.autograd.Function has a forward and a backward of your own; what you save in ctx is all that lives "
+        "from one to the other. Save what is small.",
+        "backward returns one thing for each argument of forward, None for those that are no tensors.",
+        "For y = x Wᵀ: the gradient of x is grad @ W, that of W is gradᵀ @ x. Which of the two needs W?",
+        "The gradient of W is reduced over the ranks, as a mean; that of x is nobody else's.",
         "In backward: gather W again for the gradient of x, let it go, then reduce and scatter the flattened gradient "
         "of W.",
     ),

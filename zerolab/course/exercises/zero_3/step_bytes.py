@@ -59,26 +59,10 @@ def step_bytes(units: list[tuple], ranks: int, micro_batches: int, checkpointing
 MISTAKES = r"""
 Two units may be alike, and list.index() finds the first of them: take enumerate() for the place
     for numel, _ in units[first:] => for numel, trains in units if units.index((numel, trains)) >= first
-Two units may be alike, and a set or a dict holds them once
-    first = => units = list(dict.fromkeys(units))\n    first =
-Two units may have one length, and a set or a dict by length holds it once
-    sum(numel for numel, trains in units if trains) => sum({numel for numel, trains in units if trains})
-No unit trains: there is no backward, and so nothing to gather for it
-    len(units) => 0
 You reduce once a step; here each micro-batch reduces its gradients
     micro_batches * 4 * (forth + back => 4 * (micro_batches * (forth + back)
-You gather once a step for forward; each micro-batch has a forward, and units are released after it
-    micro_batches * 4 * (forth + back + reduced) => 4 * (forth + micro_batches * (back + reduced))
-You gather once a step for backward; each micro-batch has a backward, and units are released after it
-    micro_batches * 4 * (forth + back + reduced) => 4 * (back + micro_batches * (forth + reduced))
-In backward a frozen unit after the last that trains is needed, too: the gradient comes from the loss
-    units[first:] => units[first : max((at for at, (_, trains) in enumerate(units) if trains), default=0) + 1]
 In backward frozen units from the first that trains on are needed, too: the gradient passes through them
     _ in units[first:] => trains in units if trains
-In backward the first unit that trains is gathered, too
-    units[first:] => units[first + 1 :]
-In backward the last unit is gathered, too: it was released after forward
-    units[first:] => units[first:-1]
 You gather once; backward needs each unit again
     forth + back + reduced => forth + reduced
 You gather for recomputing, too; that forward runs inside backward, where the unit is here
@@ -91,8 +75,6 @@ In a frozen unit nothing changes, but its parameters are cut, too, and needed
     first = => units = [unit for unit in units if unit[1]]\n    first =
 That is one micro-batch; each one gathers and reduces anew
     micro_batches * 4 => 4
-You counted elements; in fp32 each has 4 bytes
-    * 4 * => *
 A ring of N ranks sends (N-1)/N of a tensor, not all of it
     // ranks * (ranks - 1) =>
 You reduce for everybody: an all_reduce is two half rings, and stage 3 needs the first one only
@@ -128,17 +110,14 @@ def cost_cases(rng: Random) -> list[Case]:
     return [Case([case]) for case in cases]
 
 
-def bytes_said(args, got, want):
-    said = f"you say {short(got)} bytes, and the meter counts {want}"
-    if abs(got - want) * 10**12 >= want:
-        return said
-    return f"{said}. Nearly: a fraction in between is rounded, so stay with whole numbers, and divide with //"
+def said(args, got, want):
+    return f"you say {short(got)} bytes, and the meter counts {want}"
 
 
 EXERCISE = Exercise(
     "step_bytes",
     cost_cases,
-    (Claim("what you predict is what the meter counts", Gives(say=bytes_said)),),
+    (Claim("what you predict is what the meter counts", Gives(say=said)),),
     run=alone,
     hints=(
         "For each unit: how often is it gathered, how often is its gradient reduced?",
