@@ -1,6 +1,8 @@
 """Answers to `where_time_goes` of lesson 09, wrong and right."""
 
-from zoo.answers import Right
+from zoo.answers import Right, changed, model
+
+MODEL = model("09_cost_and_scale", "where_time_goes")
 
 RIGHT = [
     Right("torch, matrices of overlaps", """
@@ -93,4 +95,7 @@ def where_time_goes(trace, latency):
     small = (exposed + waiting) / (computing + exposed + waiting) < 0.1
     return computing, hidden, exposed, waiting, "none" if small else ["straggler", "latency", "bandwidth"][worst]
 """),
+    Right("exact fractions of a span", "from fractions import Fraction\n"
+          + changed(MODEL, "min(1, messages * latency / (stop - middle))",
+                    "Fraction(min(stop - middle, messages * latency), stop - middle)")),
 ]  # fmt: skip
