@@ -101,16 +101,12 @@ Every micro-batch reduces its gradients
     micro_batches * (gradients + 2 * parameters) => gradients + micro_batches * 2 * parameters
 Each unit is a call of its own, with latencies of its own
     for numel in units => for numel in [sum(units)]
-Gradients travel with `grad_bytes` bytes each
-    round_of(grad_bytes) => round_of(param_bytes)
 A ring of N ranks takes N-1 steps for a round, not N
     (ranks - 1) => ranks
 Each step of a ring has its latency
     (ranks - 1) * (latency + -(-numel // ranks) * => min(ranks - 1, 1) * latency + (ranks - 1) * (-(-numel // ranks) *
 Shards have whole elements: the last one is filled up, so a message has numel / N, rounded up
     -(-numel // ranks) => numel / ranks
-The bandwidth is in bytes a second
-    / bandwidth => * 8 / bandwidth
 """
 
 
