@@ -125,31 +125,20 @@ def drawn_link(rng: Random) -> Link:
 
 def link_cases(rng: Random) -> list[Case]:
     """First two samples of one kind, where a mistake shows by its numbers; then mixtures."""
-    # Two samples of one collective on one number of ranks.
     pairs = [("all_gather", 4), ("all_reduce", 4), ("reduce_scatter", rng.choice((3, 5))), ("all_gather", 2)]
     cases = [some(rng, drawn_link(rng), [name] * 2, [ranks] * 2) for name, ranks in pairs]
-    cases.append(some(rng, drawn_link(rng), ["all_gather", "all_reduce"], [2, 8]))
-    for sizes in ([rng.choice((2, 3, 4, 8, 64)) for _ in range(7)], [256, 512, 1024, 1024]):
-        cases.append(some(rng, drawn_link(rng), [rng.choice(NAMES) for _ in sizes], sizes))
+    for sizes in ([2, 8], [2, 3, 4, 6, 8, 5, 64], [256, 512, 1024, 1024]):
+        mixed = some(rng, drawn_link(rng), [rng.choice(NAMES) for _ in sizes], sizes)
+        cases.append(rng.sample(mixed, len(mixed)))
     link = drawn_link(rng)
     mine = [(rng.choice(NAMES), 1, 4 * rng.randint(100, 10**6), 0.0) for _ in range(3)]
     two = some(rng, link, ["all_gather"] * 2, [3] * 2)
-    cases += [[mine[0], two[0], two[1]], [mine[0], two[0], mine[1], two[1], mine[2]]]
-    # The first two have messages of one length, and say as much as one; so do repetitions, and the largest and the
-    # smallest tensor.
+    cases += [[mine[0], *two], [mine[0], two[0], mine[1], two[1], mine[2]], [two[0], two[0], two[1], two[0], two[1]]]
+    # The first two have messages of one length, and say as much as one; so do the largest and the smallest tensor.
     numel = rng.randint(500, 5000)
-    alike = [measured(link, "all_gather", 4, 4 * numel), measured(link, "all_reduce", 2, 2 * numel)]
-    cases.append([*alike, measured(link, "all_gather", 2, 16 * numel)])
-    cases.append([two[0], two[0], two[1], two[0], two[1]])
-    spread = ((2, 4), (4, 4), (2, 8), (8, 16))
-    cases.append([measured(link, "all_gather", ranks, many * numel) for ranks, many in spread])
-    shuffled = some(rng, link, [rng.choice(NAMES) for _ in range(6)], [2, 3, 4, 6, 8, 5])
-    rng.shuffle(shuffled)
-    cases.append(shuffled)
-    # Most of one length, so that the ranks make messages differ; and a link with next to no latency.
-    whole = 24 * rng.randint(1000, 9000)
-    one = [measured(link, rng.choice(NAMES), ranks, whole) for ranks in (2, 3, 4, 8)]
-    cases.append([*one, measured(link, "all_gather", 2, 5 * whole)])
+    for spread in (((4, 4), (2, 2), (2, 16)), ((2, 4), (4, 4), (2, 8), (8, 16))):
+        cases.append([measured(link, "all_gather", ranks, many * numel) for ranks, many in spread])
+    # A link with next to no latency.
     quick = Link(gbit_per_s=link.gbit_per_s, latency_us=0.1)
     cases.append(some(rng, quick, ["all_reduce", "all_gather"], [4, 3]))
     return [Case([(samples,)]) for samples in cases]

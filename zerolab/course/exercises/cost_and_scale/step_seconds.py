@@ -113,7 +113,6 @@ Shards have whole elements: the last one is filled up, so a message has numel / 
 def price_cases(rng: Random) -> list[Case]:
     """First each stage where mistakes show: several ranks, which do not divide, several micro-batches, two dtypes."""
     cases = [priced(rng, stage, 5, 3, (2, 4)) for stage in (1, 3, 0, 2)]
-    cases += [priced(rng, stage, 4, 1, (4, 4)) for stage in range(4)]
     cases += [priced(rng, stage, ranks, 2, (2, 2)) for stage, ranks in enumerate((2, 8, 64, 1024))]
     cases += [priced(rng, stage, 1, rng.randint(1, 3), (2, 4)) for stage in (0, 1, 3)]
     # Fewer elements than ranks, a single unit, and units that the ranks divide.

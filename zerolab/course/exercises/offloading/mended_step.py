@@ -344,7 +344,7 @@ def say_said(args, got, want):
 def say_file(args, got, want):
     if got.isfinite().all():
         return f"ends with a file in which {int((~torch.isclose(got, want)).sum())} of {want.numel()} numbers are wrong"
-    return "ends with NaNs in its file: did an overflow get into it, or a buffer, before the read into it had ended?"
+    return "ends with NaNs in its file: an overflow has got into it, or a buffer before the read into it had ended"
 
 
 AFTER = (
