@@ -351,7 +351,7 @@ AFTER = (
     "After an overflow all is as before; after a full disk what has been written is done, nothing else, and no read "
     "is still under way"
 )
-GROUPS = "Which group's states are in which record?"
+GROUPS = "Follow one record by hand, its gradient, its update and its write"
 UNHEARD = "does not let its caller hear of a full disk"
 HEARD = "Is a group passed over? What is noted of a step is forgotten when the step is whole"
 FIRST = "First be right: one group after the other, with a wait() behind every read and every write."
