@@ -65,6 +65,8 @@ def best_bucket(
 MISTAKES = r"""
 Of sizes that end equally early the smallest is due: it takes least memory
     min((end(size), size) for size in sizes) => min(((end(size), size) for size in sizes), key=lambda a: (a[0], -a[1]))
+That is the size with the latest end; the earliest is asked for
+    min((end => max((end
 The wire carries one bucket at a time: the next waits until it is free
     max(free, time) + => max(free, time +
     / bandwidth) => / bandwidth))
