@@ -224,10 +224,7 @@ EXERCISE = Exercise(
         Claim("a new run goes on as the undisturbed one does, to the bit", Single(WHO[0], tolerance=0.0, say=leaves)),
         Claim("so does a second one, from the same checkpoint", Single(WHO[1], tolerance=0.0, say=leaves)),
         Claim("and the run itself, when it goes back", Single(WHO[2], tolerance=0.0, say=leaves)),
-        Claim(
-            "load() returns nothing",
-            never("returned", "load() returns a {it}: it changes the run that it is called on, and returns nothing"),
-        ),
+        Claim("load() returns nothing", never("returned", "load() returns a {it}, and nothing is due")),
     ),
     run=run_resumed,
     hints=(

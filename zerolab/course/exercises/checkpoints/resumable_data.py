@@ -194,18 +194,10 @@ EXERCISE = Exercise(
     cases,
     (
         Claim("ranks get the samples in their order, from the first on", Single(NTH[0], LOOK, say=gets)),
-        Claim(
-            "what is kept is JSON",
-            never(
-                "no json", "state() returned a {it}: return what JSON can hold: numbers, texts, lists, dicts of texts"
-            ),
-        ),
+        Claim("what is kept is JSON", never("no json", "state() returned a {it}: return what JSON can hold")),
         Claim("a run that goes on gets what an undisturbed one would have had", Single(NTH[1], LOOK, say=gets)),
         Claim("and one that goes on from a run that went on", Single(NTH[2], LOOK, say=gets)),
-        Claim(
-            "the state that it is given stays as it was",
-            never("changed", "it changed the state that it was given, which belongs to the caller: work on a copy"),
-        ),
+        Claim("the state that it is given stays as it was", never("changed", "it changed that state: work on a copy")),
     ),
     run=run_data,
     hints=(
