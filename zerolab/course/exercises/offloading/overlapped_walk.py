@@ -173,7 +173,7 @@ class Desk:
     def checked(self, verb: str, k: int, b: int) -> tuple[str, int, Any]:
         """What the buffer has gone through last."""
         if not (type(k) is type(b) is int and 0 <= k < len(self.times) and 0 <= b < self.buffers):
-            there = f"groups are 0 to {len(self.times) - 1}, buffers 0 to {self.buffers - 1}"
+            there = f"groups are 0 to {len(self.times) - 1}, and buffers are 0 to {self.buffers - 1}"
             raise ValueError(f"{verb}({k!r}, {b!r}): {there}")
         if k in self.done[verb]:
             self.say(f"{verb} for group {k} is called twice: which group does a delayed call mean when it runs?")
