@@ -63,52 +63,6 @@ def atomic_save(disk, step, files):
     for name in names - {"latest", "tmp"}:
         disk.remove(name)
 """),
-    Right("a class", """
-class Saver:
-    def __init__(self, disk):
-        self.disk = disk
-        self.names = disk.listdir()
-        self.old = disk.read("latest").decode() if "latest" in self.names else None
-    def put(self, path, data):
-        self.disk.write(path + "~", data)
-        self.disk.sync(path + "~")
-        self.disk.rename(path + "~", path)
-    def clear(self, keep):
-        for name in self.disk.listdir():
-            if name != "latest" and name != keep:
-                self.disk.remove(name)
-    def save(self, step, files):
-        self.clear(self.old)
-        folder = "checkpoints-of-step-%d" % step
-        folder += "'" if folder == self.old else ""
-        for name, data in files.items():
-            self.put(f"{folder}/{name}", data)
-        self.put("latest", folder.encode())
-        self.clear(folder)
-
-
-def atomic_save(disk, step, files):
-    Saver(disk).save(step, files)
-"""),
-    Right("writes again what is not sure", """
-def atomic_save(disk, step, files):
-    old = [name for name in disk.listdir() if name != "latest"]
-    newest = disk.read("latest").decode() if "latest" in disk.listdir() else ""
-    folder = f"{step}" + "." * sum(len(name) for name in old)
-    for name in old:
-        if name != newest:
-            disk.remove(name)
-    for name, data in files.items():
-        while True:
-            disk.write(f"{folder}/{name}", data)
-            disk.sync(f"{folder}/{name}")
-            if disk.read(f"{folder}/{name}") == data:
-                break
-    disk.write("latest-candidate", folder.encode())
-    disk.sync("latest-candidate")
-    disk.rename("latest-candidate", "latest")
-    [disk.remove(name) for name in disk.listdir() if name not in ("latest", folder)]
-"""),
     Right("a folder in a folder", """
 def atomic_save(disk, step, files):
     old = disk.read("latest").decode() if "latest" in disk.listdir() else None

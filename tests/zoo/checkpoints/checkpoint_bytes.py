@@ -3,26 +3,6 @@
 from zoo.answers import Right
 
 RIGHT = [
-    Right("loops", """
-def checkpoint_bytes(numels, trains, ranks, align, recipe, step):
-    width = dict(fp32=4, bf16=2, fp16=2, fp8=1)
-    trained = pieces([n for n, t in zip(numels, trains) if t], ranks, align)
-    frozen = pieces([n for n, t in zip(numels, trains) if not t], ranks, align)
-    result = []
-    for rank in range(ranks):
-        model = width[recipe["params"]] * (sum(trained[rank]) + sum(frozen[rank]))
-        optimizer = 0
-        for numel in trained[rank]:
-            if recipe["params"] != recipe["main_params"]:
-                optimizer += numel * width[recipe["main_params"]]
-            if step > 0:
-                for moment in ("exp_avg", "exp_avg_sq"):
-                    optimizer += numel * width[recipe[moment]]
-                    if recipe[moment] in {"fp16", "fp8"}:
-                        optimizer += (numel + 127) // 128 * 4
-        result.append((model, optimizer))
-    return result
-"""),
     Right("without pieces", """
 import math
 def checkpoint_bytes(numels, trains, ranks, align, recipe, step):

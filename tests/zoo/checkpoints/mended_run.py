@@ -3,19 +3,6 @@
 from zoo.answers import Right
 
 RIGHT = [
-    Right("name by name", """
-class MendedRun(Run):
-    def save(self):
-        return {
-            "main": self.main.clone(), "momentum": self.momentum.clone(), "scale": self.scale, "clean": self.clean,
-            "steps": self.steps, "batches": self.batches,
-        }
-    def load(self, saved):
-        self.main, self.momentum = saved["main"].clone(), saved["momentum"].clone()
-        self.params = self.main.half()
-        self.scale, self.clean = saved["scale"], saved["clean"]
-        self.steps, self.batches = saved["steps"], saved["batches"]
-"""),
     Right("in place", """
 class MendedRun(Run):
     tensors, numbers = ("main", "params", "momentum"), ("scale", "clean", "steps", "batches")
@@ -34,16 +21,6 @@ class MendedRun(Run):
         return pickle.dumps(self.__dict__)
     def load(self, saved):
         self.__dict__ = pickle.loads(saved)
-"""),
-    Right("torch's own bytes", """
-import io
-class MendedRun(Run):
-    def save(self):
-        file = io.BytesIO()
-        torch.save(vars(self), file)
-        return file.getvalue()
-    def load(self, saved):
-        self.__dict__.update(torch.load(io.BytesIO(saved)))
 """),
     Right("JSON", """
 import json

@@ -86,20 +86,4 @@ def plan_reads(stretches, start, stop, itemsize):
             at = last
     return tuple(parts(start))
 """),
-    Right("checks for holes first", """
-def plan_reads(stretches, start, stop, itemsize):
-    held = set()
-    for first, last, *_ in stretches:
-        held |= set(range(first, last))
-    if not set(range(start, stop)) <= held:
-        raise ValueError("some elements were not saved")
-    reads = []
-    while start < stop:
-        reach = max(s[1] for s in stretches if s[0] <= start)
-        first, last, rank, offset = next(s for s in stretches if s[1] == reach and s[0] <= start)
-        begin = offset + itemsize * (start - first)
-        reads.append((rank, begin, begin + itemsize * (min(stop, reach) - start)))
-        start = reach
-    return reads
-"""),
 ]  # fmt: skip

@@ -3,25 +3,6 @@
 from zoo.answers import Right
 
 RIGHT = [
-    Right("epoch and place", """
-class ResumableData:
-    def __init__(self, samples, batch, seed, rank, ranks, state=None):
-        self.samples, self.batch, self.seed, self.rank, self.ranks = samples, batch, seed, rank, ranks
-        self.epoch, self.at = state or (0, 0)
-    def next(self):
-        got = []
-        while len(got) < self.batch:
-            left = order(self.seed, self.epoch, self.samples)[self.at:]
-            take = left[: self.batch - len(got)]
-            got += take
-            self.at += len(take)
-            if self.at == self.samples:
-                self.epoch, self.at = self.epoch + 1, 0
-        part = self.batch // self.ranks
-        return got[self.rank * part :][:part]
-    def state(self):
-        return [self.epoch, self.at]
-"""),
     Right("a dict, copied", """
 class ResumableData:
     def __init__(self, samples, batch, seed, rank, ranks, state=None):

@@ -84,28 +84,4 @@ def best_bucket(ready, nbytes, sizes, ranks, latency, bandwidth):
     size = min(size for end, size in found if end <= low * (1 + 1e-12))
     return size, low
 """),
-    Right("a class for the wire", """
-class Wire:
-    def __init__(self, seconds_of):
-        self.free, self.seconds_of = 0.0, seconds_of
-
-    def send(self, when, held):
-        self.free = self.seconds_of(held) + (when if when > self.free else self.free)
-
-
-def best_bucket(ready, nbytes, sizes, ranks, latency, bandwidth):
-    best = (float("inf"), None)
-    for size in sizes:
-        wire = Wire(lambda n: (ranks - 1) * 2 * (latency + (n / ranks) / bandwidth))
-        waiting = []
-        for time, more in zip(ready, nbytes):
-            waiting.append(more)
-            if sum(waiting) >= size:
-                wire.send(time, sum(waiting))
-                waiting = []
-        if waiting:
-            wire.send(ready[-1], sum(waiting))
-        best = min(best, (wire.free, size))
-    return best[::-1]
-"""),
 ]  # fmt: skip

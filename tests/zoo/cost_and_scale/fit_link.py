@@ -3,19 +3,6 @@
 from zoo.answers import Right
 
 RIGHT = [
-    Right("least squares by hand", """
-def fit_link(samples):
-    x, y = [], []
-    for name, ranks, nbytes, seconds in samples:
-        if ranks == 1:
-            continue
-        steps = (ranks - 1) * (2 if name == "all_reduce" else 1)
-        x.append(nbytes / ranks)
-        y.append(seconds / steps)
-    n = len(x)
-    slope = (n * sum(a * b for a, b in zip(x, y)) - sum(x) * sum(y)) / (n * sum(a * a for a in x) - sum(x) ** 2)
-    return (sum(y) - slope * sum(x)) / n, 1 / slope
-"""),
     Right("torch.linalg.lstsq on steps and bytes that travel", """
 def fit_link(samples):
     rows, times = [], []
@@ -41,16 +28,6 @@ def fit_link(samples):
     (x, y), (z, w), *_ = sorted(steps.items(), reverse=True)
     per_byte = (y - w) / (x - z)
     return float(w - z * per_byte), float(1 / per_byte)
-"""),
-    Right("statistics.linear_regression", """
-from statistics import linear_regression
-
-
-def fit_link(samples):
-    real = [sample for sample in samples if sample[1] != 1]
-    seconds = [t / (n - 1) / (2 if name == "all_reduce" else 1) for name, n, _, t in real]
-    line = linear_regression([size / n for _, n, size, _ in real], seconds)
-    return [line.intercept, 1.0 / line.slope]
 """),
     Right("a tensor of two", """
 def fit_link(samples):

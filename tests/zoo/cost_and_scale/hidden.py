@@ -3,20 +3,6 @@
 from zoo.answers import Right
 
 RIGHT = [
-    Right("a deque and sums", """
-from collections import deque
-
-
-def hidden(comm, shards, numels, compute, room):
-    under_way, first = deque(), 0
-    for k in range(len(numels)):
-        while first < len(numels) and sum(numels[k : first + 1]) <= room:
-            under_way.append(comm.all_gather_async(shards[first], numels[first]))
-            first += 1
-        handle = under_way.popleft()
-        compute(k, handle.wait())
-        del handle
-"""),
     Right("a generator of wholes", """
 def wholes(comm, shards, numels, room):
     handles, begun, done = {}, 0, 0
@@ -62,32 +48,8 @@ def hidden(comm, shards, numels, compute, room):
         compute(k, places[k].view(-1))
         del places[k]
 """),
-    Right("a class, recursion-free", """
-class Ahead:
-    def __init__(self, comm, shards, numels, room):
-        self.comm, self.units, self.room, self.coming = comm, list(zip(shards, numels))[::-1], room, []
-
-    def begin(self):
-        while self.units and self.units[-1][1] <= self.room:
-            shard, numel = self.units.pop()
-            self.room -= numel
-            self.coming.append((numel, self.comm.all_gather_async(shard, numel)))
-
-    def use(self, k, compute):
-        self.begin()
-        numel, handle = self.coming.pop(0)
-        compute(k, handle.wait())
-        self.room += numel
-
-
-def hidden(comm, shards, numels, compute, room):
-    ahead = Ahead(comm, shards, numels, room)
-    for k in range(len(shards)):
-        ahead.use(k, compute)
-"""),
     Right("planned beforehand", """
 def hidden(comm, shards, numels, compute, room):
-    # The gathers that begin before unit k is computed.
     plan, begun = [], 0
     for k in range(len(numels)):
         stop = begun

@@ -26,17 +26,6 @@ def hierarchical_all_reduce(comm, tensor, node_size):
     part = seat.all_reduce(part)
     tensor.copy_(node.all_gather(part, tensor.numel()).view_as(tensor))
 """),
-    Right("four halves", """
-def hierarchical_all_reduce(comm, tensor, node_size):
-    node = comm.split(color=comm.rank // node_size, name="node")
-    seat = comm.split(color=comm.rank % node_size, name="seat")
-    flat = tensor.view(-1)
-    part = node.reduce_scatter(flat)
-    piece = seat.reduce_scatter(part)
-    part = seat.all_gather(piece, part.numel())
-    flat.copy_(node.all_gather(part, flat.numel()))
-    return tensor
-"""),
     Right("padded to equal parts", """
 import torch.nn.functional as F
 

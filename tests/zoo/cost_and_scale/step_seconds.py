@@ -45,25 +45,6 @@ def step_seconds(stage, units, ranks, micro_batches, param_bytes, grad_bytes, la
     gather = ring(param_bytes, 2 * micro_batches if stage == 3 else 1)
     return gather + micro_batches * ring(grad_bytes)
 """),
-    Right("match and divmod", """
-def step_seconds(stage, units, ranks, micro_batches, param_bytes, grad_bytes, latency, bandwidth):
-    def price(numel, itemsize):
-        shard, rest = divmod(numel, ranks)
-        shard += rest != 0
-        return (latency + shard * itemsize / bandwidth) * (ranks - 1)
-
-    seconds = 0
-    for numel in units:
-        g, p = price(numel, grad_bytes), price(numel, param_bytes)
-        match stage:
-            case 0:
-                seconds += micro_batches * (g + g)
-            case 1 | 2:
-                seconds += micro_batches * g + p
-            case 3:
-                seconds += micro_batches * (p + p + g)
-    return seconds
-"""),
     Right("one rank returns at once, padded tensors", """
 def step_seconds(stage, units, ranks, micro_batches, param_bytes, grad_bytes, latency, bandwidth):
     if ranks == 1:

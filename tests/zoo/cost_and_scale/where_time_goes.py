@@ -1,39 +1,10 @@
 """Answers to `where_time_goes` of lesson 09, wrong and right."""
 
-from zoo.answers import Right
+from zoo.answers import Right, changed, model
+
+MODEL = model("09_cost_and_scale", "where_time_goes")
 
 RIGHT = [
-    Right("borders of all spans", """
-def where_time_goes(trace, latency):
-    joined = {}
-    for spans in trace:
-        for k, span in enumerate([span for span in spans if span[0] == "collective"]):
-            joined[k] = max(joined.get(k, 0), span[1])
-    sums = dict(computing=0, hidden=0, exposed=0, waiting=0)
-    cost = dict(straggler=0.0, latency=0.0, bandwidth=0.0)
-    for spans in trace:
-        computes = [span for span in spans if span[0] == "compute"]
-        calls = [span for span in spans if span[0] == "collective"]
-        borders = sorted({time for span in spans for time in span[1:3]} | set(joined.values()))
-        for a, b in zip(borders, borders[1:]):
-            busy = any(start <= a and b <= stop for _, start, stop, _ in computes)
-            sums["computing"] += (b - a) * busy
-            for k, (_, start, stop, messages) in enumerate(calls):
-                if not (start <= a and b <= stop):
-                    continue
-                if a >= joined[k]:
-                    sums["hidden" if busy else "exposed"] += b - a
-                    if not busy:
-                        share = min(1.0, messages * latency / (stop - joined[k]))
-                        cost["latency"] += share * (b - a)
-                        cost["bandwidth"] += (1 - share) * (b - a)
-                elif not busy:
-                    sums["waiting"] += b - a
-    cost["straggler"] = sums["waiting"]
-    lost = sums["exposed"] + sums["waiting"]
-    cause = "none" if lost < 0.1 * (sums["computing"] + lost) else max(cost, key=cost.get)
-    return [*sums.values(), cause]
-"""),
     Right("torch, matrices of overlaps", """
 def where_time_goes(trace, latency):
     def table(spans, kind):
@@ -60,70 +31,6 @@ def where_time_goes(trace, latency):
         return computing, hidden, exposed, waiting, "none"
     return computing, hidden, exposed, waiting, max([
         (waiting, "straggler"), (late, "latency"), (exposed - late, "bandwidth")])[1]
-"""),
-    Right("fractions and a class", """
-from fractions import Fraction
-
-
-class Rank:
-    def __init__(self, spans):
-        self.busy = [span[1:3] for span in spans if span[0] == "compute"]
-        self.calls = [span[1:] for span in spans if span[0] != "compute"]
-
-    def computed(self, first, last):
-        return sum(min(last, b) - max(first, a) for a, b in self.busy if min(last, b) > max(first, a))
-
-
-def where_time_goes(trace, latency):
-    ranks = [Rank(spans) for spans in trace]
-    computing = hidden = exposed = waiting = 0
-    of_latency = Fraction(0)
-    for rank in ranks:
-        computing += sum(b - a for a, b in rank.busy)
-        for k, (start, stop, messages) in enumerate(rank.calls):
-            middle = max(other.calls[k][0] for other in ranks)
-            waiting += middle - start - rank.computed(start, middle)
-            behind = rank.computed(middle, stop)
-            hidden += behind
-            bare = stop - middle - behind
-            exposed += bare
-            of_latency += bare and Fraction(bare * min(messages * latency, stop - middle), stop - middle)
-    lost = exposed + waiting
-    causes = {of_latency: "latency", exposed - of_latency: "bandwidth", Fraction(waiting): "straggler"}
-    return computing, hidden, exposed, waiting, "none" if 10 * lost < computing + lost else causes[max(causes)]
-"""),
-    Right("differences of unions", """
-def length(intervals):
-    end, total = float("-inf"), 0
-    for start, stop in sorted(intervals):
-        total += max(0, stop - max(start, end))
-        end = max(end, stop)
-    return total
-
-
-def where_time_goes(trace, latency):
-    of = lambda spans, kind: [tuple(span[1:]) for span in spans if span[0] == kind]
-    starts = list(zip(*[[call[0] for call in of(spans, "collective")] for spans in trace]))
-    totals, late = [0, 0, 0, 0], 0
-    for spans in trace:
-        busy = [span[:2] for span in of(spans, "compute")]
-        totals[0] += length(busy)
-        for (start, stop, messages), all_starts in zip(of(spans, "collective"), starts):
-            on = max(all_starts)
-            bare = length(busy + [(on, stop)]) - length(busy)
-            totals[1] += stop - on - bare
-            totals[2] += bare
-            totals[3] += length(busy + [(start, on)]) - length(busy)
-            late += bare * min(messages * latency / max(stop - on, 1), 1)
-    computing, hidden, exposed, waiting = totals
-    worst = max(waiting, late, exposed - late)
-    if (exposed + waiting) * 10 < computing + exposed + waiting:
-        cause = "none"
-    elif worst == waiting:
-        cause = "straggler"
-    else:
-        cause = "latency" if worst == late else "bandwidth"
-    return computing, hidden, exposed, waiting, cause
 """),
     Right("nanosecond by nanosecond sets, in thousands", """
 import bisect
@@ -188,4 +95,7 @@ def where_time_goes(trace, latency):
     small = (exposed + waiting) / (computing + exposed + waiting) < 0.1
     return computing, hidden, exposed, waiting, "none" if small else ["straggler", "latency", "bandwidth"][worst]
 """),
+    Right("exact fractions of a span", "from fractions import Fraction\n"
+          + changed(MODEL, "min(1, messages * latency / (stop - middle))",
+                    "Fraction(min(stop - middle, messages * latency), stop - middle)")),
 ]  # fmt: skip

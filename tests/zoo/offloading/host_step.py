@@ -2,28 +2,7 @@
 
 from zoo.answers import Right
 
-STRAIGHT = """
-def host_step(comm, row, gradient, host, step):
-    host["gradient"].copy_(comm.reduce_scatter(gradient, average=True))
-    adamw(host, step)
-    mine = row.tensor_split(comm.size)[comm.rank]
-    mine.copy_(host["main"])
-    comm.all_gather(mine, out=row)
-"""
-
 RIGHT = [
-    Right("straight", STRAIGHT),
-    Right("divided on the host", """
-def host_step(comm, row, gradient, host, step):
-    shard = comm.reduce_scatter(gradient)
-    host["gradient"].copy_(shard)
-    host["gradient"] /= comm.size
-    del shard
-    adamw(host, step)
-    own = row.tensor_split(comm.size)[comm.rank]
-    own[:] = host["main"]
-    comm.all_gather(own, row.numel(), out=row)
-"""),
     Right("a new shard of 16 bits", """
 def host_step(comm, row, gradient, host, step):
     mean = comm.reduce_scatter(gradient, average=True)
@@ -40,12 +19,6 @@ def host_step(comm, row, gradient, host, step):
     adamw(host, step)
     place.copy_(host["main"])
     comm.all_gather(place, out=row)
-"""),
-    Right("bfloat16() and all_gather", """
-def host_step(comm, row, gradient, host, step):
-    host["gradient"].copy_(comm.reduce_scatter(gradient, average=True))
-    adamw(host, step)
-    comm.all_gather(host["main"].bfloat16(), out=row)
 """),
     Right("narrow and set_ of data", """
 def host_step(comm, row, gradient, host, step):
@@ -76,51 +49,10 @@ def host_step(comm, row, gradient, host, step):
     adamw(host, step)
     it.save()
 """),
-    Right("zero and add, slices by offsets", """
-def host_step(comm, row, gradient, host, step):
-    host["gradient"].zero_()
-    host["gradient"].add_(comm.reduce_scatter(gradient, average=True))
-    adamw(host, step)
-    start = sum(len(part) for part in row.tensor_split(comm.size)[: comm.rank])
-    own = row.narrow(0, start, len(host["main"]))
-    own[...] = host["main"]
-    comm.all_gather(own, numel=len(row), out=row)
-"""),
-    Right("gathers a fresh cast", """
-def host_step(comm, row, gradient, host, step):
-    down = comm.reduce_scatter(gradient, average=True)
-    for name in ["gradient"]:
-        host[name].copy_(down)
-    adamw(host, step)
-    del down
-    up = host["main"].to(row.dtype)
-    comm.all_gather(up, out=row)
-"""),
-    # Careful with what is under way.
-    Right("async handles", """
-def host_step(comm, row, gradient, host, step):
-    arriving = comm.reduce_scatter_async(gradient, average=True)
-    host["gradient"][:] = arriving.wait()
-    adamw(host, step)
-    sizes = [len(part) for part in row.tensor_split(comm.size)]
-    mine = row.split(sizes)[comm.rank]
-    mine[...] = host["main"]
-    comm.all_gather_async(mine, out=row).wait()
-"""),
     Right("sum halved on the host by mul", """
 def host_step(comm, row, gradient, host, step):
     host["gradient"].copy_(comm.reduce_scatter(gradient)).div_(comm.size)
     adamw(host, step)
     comm.all_gather(host["main"].to(row.dtype), numel=row.numel(), out=row)
-"""),
-    # Have to hold at the edges.
-    Right("reduces into the row's own shard", """
-def host_step(comm, row, gradient, host, step):
-    mine = torch.tensor_split(row, comm.size)[comm.rank]
-    comm.reduce_scatter(gradient, average=True, out=mine)
-    host["gradient"][:] = mine
-    adamw(host, step)
-    mine[:] = host["main"]
-    comm.all_gather_async(mine, out=row).wait()
 """),
 ]  # fmt: skip

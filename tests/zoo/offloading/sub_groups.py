@@ -1,59 +1,8 @@
 """Answers to `sub_groups` of lesson 07, wrong and right."""
 
-from zoo.answers import Right, changed
-
-ROUNDS_WITH_BITS = """
-def sub_groups(segments, limit, align, width):
-    limit = max(limit, align)
-    groups, room = [], 0
-    for start, stop in segments:
-        while start < stop:
-            take = min(stop - start, room & -align)
-            if take == 0:
-                groups.append([])
-                room = limit
-                continue
-            groups[-1].append((start, start + take))
-            start += take
-            room -= take
-    found, offset = [], 0
-    for parts in groups:
-        found.append((offset, parts))
-        offset = -(-(offset + width * sum(b - a for a, b in parts)) // 4096) * 4096
-    return found
-"""
+from zoo.answers import Right
 
 RIGHT = [
-    Right("straight",
-          changed(changed(ROUNDS_WITH_BITS,
-                          "& -align",
-                          "// align * align"),
-                  "offset = -(-(offset + width * sum(b - a for a, b in parts))",
-                  "end = offset + width * sum(b - a for a, b in parts)\n"
-                  "        offset = -(-end")),
-    Right("recursion", """
-def sub_groups(segments, limit, align, width):
-    limit = max(limit, align)
-    def fill(todo, room):
-        if not todo:
-            return [], []
-        (start, stop), rest = todo[0], todo[1:]
-        if start == stop:
-            return fill(rest, room)
-        take = min(stop - start, room - room % align)
-        if take == 0:
-            return [], todo
-        parts, left = fill([(start + take, stop)] + rest, room - take)
-        return [(start, start + take)] + parts, left
-    todo, groups, offset = list(segments), [], 0
-    while True:
-        parts, todo = fill(todo, limit)
-        if not parts:
-            return groups
-        groups.append((offset, parts))
-        nbytes = sum(stop - start for start, stop in parts) * width
-        offset += (nbytes + 4095) // 4096 * 4096
-"""),
     Right("a class", """
 class Packer:
     def __init__(self, limit, align):
@@ -80,30 +29,6 @@ def sub_groups(segments, limit, align, width):
         length = width * sum(stop - start for start, stop in parts)
         offsets.append(offsets[-1] + length + -length % 4096)
     return list(zip(offsets, packer.groups))
-"""),
-    Right("a generator, lists for parts, math.ceil", """
-import math
-def cut(segments, limit, align):
-    parts, held = [], 0
-    for start, stop in segments:
-        at = start
-        while at != stop:
-            room = ((limit - held) // align) * align
-            if room == 0:
-                yield parts
-                parts, held = [], 0
-            else:
-                upto = min(stop, at + room)
-                parts.append((at, upto))
-                held, at = held + upto - at, upto
-    if parts:
-        yield parts
-def sub_groups(segments, limit, align, width):
-    result, at = [], 0
-    for parts in cut(segments, max(limit, align), align):
-        result.append((at, list(parts)))
-        at = math.ceil((at + width * sum(stop - start for start, stop in parts)) / 4096) * 4096
-    return result
 """),
     Right("a deque", """
 from collections import deque
@@ -164,48 +89,5 @@ def sub_groups(segments, limit, align, width):
         nbytes = width * sum(stop - start for start, stop in parts)
         offset += nbytes if nbytes % 4096 == 0 else (nbytes // 4096 + 1) * 4096
     return sys
-"""),
-    # Careful with what is under way.
-    Right("cuts first, offsets by accumulate", """
-from itertools import accumulate
-def sub_groups(segments, limit, align, width):
-    limit = max(limit, align)
-    groups, used = [], limit
-    for start, stop in segments:
-        while stop - start > 0:
-            room = (limit - used) - (limit - used) % align
-            if not room:
-                groups.append([])
-                used = 0
-                continue
-            end = min(start + room, stop)
-            groups[-1].append((start, end))
-            used += end - start
-            start = end
-    sizes = [sum(b - a for a, b in parts) * width for parts in groups]
-    starts = accumulate((-(-size // 4096) * 4096 for size in sizes[:-1]), initial=0)
-    return list(zip(starts, groups))
-"""),
-    # Have to hold at the edges.
-    Right("generator, offsets beside it", """
-def sub_groups(segments, limit, align, width):
-    def packed():
-        room, parts = max(limit, align), []
-        for start, stop in segments:
-            while start < stop:
-                take = min(stop - start, room - room % align)
-                if not take:
-                    yield parts
-                    room, parts = max(limit, align), []
-                    continue
-                parts.append((start, start + take))
-                start, room = start + take, room - take
-        if parts:
-            yield parts
-    result, offset = [], 0
-    for parts in packed():
-        result.append((offset, parts))
-        offset += (sum(b - a for a, b in parts) * width + 4095) // 4096 * 4096
-    return result
 """),
 ]  # fmt: skip

@@ -1,54 +1,8 @@
 """Answers to `tier_bytes` of lesson 07, wrong and right."""
 
-from zoo.answers import Right, changed
-
-SHARED_AT_STAGE_0 = """
-def tier_bytes(numel, ranks, stage, recipe, optimizer, parameters):
-    tiers = {"device": 0, "host": 0, "disk": 0}
-    shard = numel // ranks
-    pages = lambda count: -(-count // 4096) * 4096
-    weights = recipe["params"] * (shard if stage == 3 else numel)
-    one_copy = recipe["params"] == recipe["main_params"] and optimizer == parameters != "disk"
-    states = (recipe["moments"] + (0 if one_copy else recipe["main_params"])) * shard
-    tiers[parameters] += pages(weights) if parameters == "disk" else weights
-    tiers[optimizer] += pages(states) if optimizer == "disk" else states
-    tiers["host" if stage >= 2 and optimizer != "device" else "device"] += recipe["grads"] * (
-        shard if stage >= 2 else numel
-    )
-    return tiers
-"""
+from zoo.answers import Right
 
 RIGHT = [
-    Right("straight",
-          changed(changed(SHARED_AT_STAGE_0,
-                          "shard\n",
-                          "(shard if stage else numel)\n"),
-                  'tiers["host" if stage >= 2 and optimizer != "device" else "device"] += recipe["grads"] * (\n'
-                  "        shard if stage >= 2 else numel\n"
-                  "    )",
-                  'grads = recipe["grads"] * (shard if stage >= 2 else numel)\n'
-                  '    tiers["host" if stage >= 2 and optimizer != "device" else "device"] += grads')),
-    Right("a counter and math.ceil", """
-from collections import Counter
-import math
-def tier_bytes(numel, ranks, stage, recipe, optimizer, parameters):
-    held = Counter(device=0, host=0, disk=0)
-    def keep(place, nbytes):
-        held[place] += math.ceil(nbytes / 4096) * 4096 if place == "disk" else nbytes
-    length = [numel, numel // ranks]
-    keep(parameters, recipe["params"] * length[stage == 3])
-    same = recipe["params"] == recipe["main_params"]
-    shared = same and parameters == optimizer and optimizer in ("device", "host")
-    record = recipe["moments"] if shared else recipe["moments"] + recipe["main_params"]
-    keep(optimizer, record * length[stage > 0])
-    if stage < 2:
-        keep("device", recipe["grads"] * numel)
-    elif optimizer == "device":
-        keep("device", recipe["grads"] * length[1])
-    else:
-        keep("host", recipe["grads"] * length[1])
-    return dict(held)
-"""),
     Right("a list of rows", """
 def tier_bytes(numel, ranks, stage, recipe, optimizer, parameters):
     part = lambda first: numel // ranks if stage >= first else numel
@@ -91,33 +45,6 @@ def tier_bytes(numel, ranks, stage, recipe, optimizer, parameters):
             ledger.add(optimizer, n_states * recipe["main_params"])
     return ledger.bytes
 """),
-    Right("match statement", """
-def tier_bytes(numel, ranks, stage, recipe, optimizer, parameters):
-    book = {"device": 0, "host": 0, "disk": 0}
-    part = numel // ranks
-    match stage:
-        case 0:
-            p, g, s = numel, numel, numel
-        case 1:
-            p, g, s = numel, numel, part
-        case 2:
-            p, g, s = numel, part, part
-        case _:
-            p, g, s = part, part, part
-    def save(where, count):
-        book[where] += count + (-count % 4096 if where == "disk" else 0)
-    save(parameters, p * recipe["params"])
-    at = "device"
-    if optimizer in ("host", "disk") and stage > 1:
-        at = "host"
-    save(at, g * recipe["grads"])
-    main = s * recipe["main_params"]
-    if recipe["main_params"] == recipe["params"]:
-        if (optimizer, parameters) == ("host", "host") or (optimizer, parameters) == ("device", "device"):
-            main = 0
-    save(optimizer, main + s * recipe["moments"])
-    return book
-"""),
     Right("rows summed per tier", """
 import operator
 from itertools import groupby
@@ -134,7 +61,6 @@ def tier_bytes(numel, ranks, stage, recipe, optimizer, parameters):
     sums = {tier: sum(n for _, n in group) for tier, group in groupby(rows, key=operator.itemgetter(0))}
     return {tier: sums.get(tier, 0) for tier in ("disk", "host", "device")}
 """),
-    # Careful with what is under way.
     Right("counter", """
 from collections import Counter
 def tier_bytes(numel, ranks, stage, recipe, optimizer, parameters):

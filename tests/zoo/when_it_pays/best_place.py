@@ -2,66 +2,7 @@
 
 from zoo.answers import Right
 
-STRAIGHT = """
-import math
-def best_place(numel, ranks, tokens, machine):
-    share = numel // ranks
-    link = 4 * share / machine["link_bytes_per_s"]
-    update = 28 * share / machine["host_bytes_per_s"]
-    swap = 24 * share * machine["ranks_per_disk"] / machine["disk_bytes_per_s"]
-    places = [
-        ("device", 2 * numel + 14 * share, 0, 0, 0),
-        ("host", 2 * numel, 14 * share, 0, link + update),
-        ("disk", 2 * numel, 2 * share, 12 * share, link + max(update, swap)),
-    ]
-    best = None
-    for name, device, host, disk, moving in places:
-        micro = (machine["device_bytes"] - device) // machine["token_bytes"]
-        if micro < 1 or host > machine["host_bytes"] or disk > machine["disk_bytes"]:
-            continue
-        count = -(-tokens // micro)
-        seconds = count * machine["micro_us"] / 1e6 + 6 * numel * tokens / machine["flop_per_s"] + moving
-        if best is None or seconds < best[1]:
-            best = [name, seconds]
-    return best
-"""
-
 RIGHT = [
-    Right("straight", STRAIGHT),
-    Right("fractions", """
-from fractions import Fraction
-import math
-
-
-def best_place(numel, ranks, tokens, machine):
-    m, part = machine, numel // ranks
-
-    def seconds(device, moving):
-        room = m["device_bytes"] - device
-        micro = room // m["token_bytes"]
-        return (
-            Fraction(math.ceil(Fraction(tokens, micro)) * m["micro_us"], 10**6)
-            + Fraction(6 * numel * tokens, m["flop_per_s"])
-            + moving
-        )
-
-    link = Fraction(4 * part, m["link_bytes_per_s"])
-    update = Fraction(28 * part, m["host_bytes_per_s"])
-    swap = Fraction(24 * part * m["ranks_per_disk"], m["disk_bytes_per_s"])
-    table = {
-        "device": (2 * numel + 14 * part, 0, 0, 0),
-        "host": (2 * numel, 14 * part, 0, link + update),
-        "disk": (2 * numel, 2 * part, 12 * part, link + max(update, swap)),
-    }
-    times = {}
-    for place, (device, host, disk, moving) in table.items():
-        if m["device_bytes"] - device >= m["token_bytes"] and host <= m["host_bytes"] and disk <= m["disk_bytes"]:
-            times[place] = seconds(device, moving)
-    if not times:
-        return None
-    place = min(times, key=times.get)
-    return [place, float(times[place])]
-"""),
     Right("a NamedTuple and sorted", """
 from typing import NamedTuple
 class Place(NamedTuple):
@@ -118,35 +59,6 @@ def best_place(numel, ranks, tokens, machine):
     fastest = min(times, key=lambda one: one[1])
     return fastest if fastest[1] < float("inf") else None
 """),
-    Right("decimals", """
-from decimal import Decimal as D
-
-
-def best_place(numel, ranks, tokens, machine):
-    share = D(numel) / ranks
-    m = {name: D(value) for name, value in machine.items()}
-    link, update = 4 * share / m["link_bytes_per_s"], 28 * share / m["host_bytes_per_s"]
-    swap = 24 * share * m["ranks_per_disk"] / m["disk_bytes_per_s"]
-    found = []
-    for name, on_device, on_host, on_disk, moving in [
-        ("device", 2 * numel + 14 * share, 0, 0, D(0)),
-        ("host", D(2 * numel), 14 * share, 0, link + update),
-        ("disk", D(2 * numel), 2 * share, 12 * share, link + max(update, swap)),
-    ]:
-        fits = (m["device_bytes"] - on_device) // m["token_bytes"]
-        if fits >= 1 and on_host <= m["host_bytes"] and on_disk <= m["disk_bytes"]:
-            batches = -(-tokens // int(fits))
-            found.append(
-                (
-                    batches * m["micro_us"] / 10**6 + 6 * D(numel) * tokens / m["flop_per_s"] + moving,
-                    len(found),
-                    name,
-                )
-            )
-    if found:
-        seconds, _, name = min(found)
-        return [name, float(seconds)]
-"""),
     Right("a tuple comes back, generator of places", """
 import math
 def best_place(numel, ranks, tokens, machine):
@@ -168,31 +80,6 @@ def best_place(numel, ranks, tokens, machine):
     best = min(places(), key=seconds)
     return (best[0], seconds(best)) if seconds(best) < math.inf else None
 """),
-    # Careful with what is under way.
-    Right("dicts and a loop over tiers", """
-def best_place(numel, ranks, tokens, machine):
-    psi_n = numel / ranks
-    over_link = 4 * psi_n / machine["link_bytes_per_s"]
-    in_host = 28 * psi_n / machine["host_bytes_per_s"]
-    on_disk = 24 * psi_n / (machine["disk_bytes_per_s"] / machine["ranks_per_disk"])
-    needs = {"device": dict(device=2 * numel + 14 * psi_n), "host": dict(device=2 * numel, host=14 * psi_n),
-             "disk": dict(device=2 * numel, host=2 * psi_n, disk=12 * psi_n)}
-    moving = {"device": 0, "host": over_link + in_host, "disk": over_link + max(in_host, on_disk)}
-    found = {}
-    for place, need in needs.items():
-        if any(nbytes > machine[tier + "_bytes"] for tier, nbytes in need.items()):
-            continue
-        fits = int((machine["device_bytes"] - need["device"]) // machine["token_bytes"])
-        if fits:
-            times = (tokens + fits - 1) // fits
-            found[place] = times * machine["micro_us"] / 1_000_000 + moving[place]
-            found[place] += 6 * numel * tokens / machine["flop_per_s"]
-    if not found:
-        return None
-    place = min(found, key=found.get)
-    return [place, found[place]]
-"""),
-    # Have to hold at the edges.
     Right("fractions, a table and min", """
 from fractions import Fraction as F
 def best_place(numel, ranks, tokens, machine):

@@ -192,23 +192,18 @@ def broken(disk: Disk, moment: Moment, state: State, begun: State, files: Files)
         return ""
     if "latest" not in state:
         return "`latest` is gone; a rename replaces what has that name, so nothing must be removed before"
-    there, newest = got or {}, named(disk._state)
-    if named(state) not in (named(begun), newest):
+    names, newest = named(state), named(disk._state)
+    if names not in (named(begun), newest):
         return "`latest` is half written or empty: write a file of another name, sync it, and rename it"
-    if old is not None and named(state) == named(begun):
-        if named(state) != newest and there.items() <= old.items():
-            return (
-                "`latest` still names the old checkpoint, which is gone or half gone: remove it when that has changed"
-            )
-        return "the checkpoint that `latest` names is written over: a new one needs a folder of its own"
-    for name in files:
-        if name not in there:
-            return f"`latest` names the new checkpoint, and {name} is not there yet: it comes last"
-    for name in sorted(there):
+    if old is not None and names == named(begun):
+        own = "the new one needs a folder of its own, and the old one goes when `latest` has changed"
+        return f"the checkpoint that `latest` still names is not what it was: {own}"
+    for name in sorted({*files, *(got or {})}):
         if name not in files:
             return f"the new checkpoint has a file {name}, which is none of it: what was there before it?"
-    name = next(name for name in files if there[name] != files[name])
-    return f"`latest` names the new checkpoint, and {name} is not whole: sync a file before a name leads to it"
+        if (got or {}).get(name) != files[name]:
+            return f"`latest` names the new checkpoint, and {name} is not whole: sync a file before a name leads to it"
+    return ""
 
 
 SHARDS = ("model_rank0", "model_rank1", "optimizer_rank0", "manifest.json")

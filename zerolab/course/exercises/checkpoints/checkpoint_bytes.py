@@ -129,8 +129,6 @@ Each rank writes its own shard alone
     pieces(kind, ranks, align) => [kind] * ranks
 Main parameters of the same dtype as the parameters are no second copy
     ["main_params"] if recipe["main_params"] != recipe["params"] else [] => ["main_params"]
-Main parameters of another dtype are a copy of their own
-    ["main_params"] if recipe["main_params"] != recipe["params"] else [] => []
 fp16 and fp8 moments have a scale for each block
     (4 * -(-numel // 128) if scaled else 0) => 0
 fp16 moments have scales, too
@@ -139,8 +137,6 @@ Moments have scales, and main parameters have none
     state != "main_params" and =>
 A piece that ends within a block has a scale for it: round up
     -(-numel // 128) => (numel // 128)
-A block has 128 elements, whatever `align` is
-    // 128 => // align
 Blocks do not go on from piece to piece: round up for each
     for numel in mine) => for numel in [sum(mine)])
 """

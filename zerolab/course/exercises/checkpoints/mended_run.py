@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from zerolab.course.exercises.checkpoints.shared import Single, given
-from zerolab.course.judge.case import Case
+from zerolab.course.exercises.checkpoints.shared import Single
+from zerolab.course.exercises.given import given
+from zerolab.course.judge.case import Case, plural
 from zerolab.course.judge.claims import never
 from zerolab.course.judge.draw import torch_generator
 from zerolab.course.judge.exercise import Claim, Exercise
@@ -143,15 +144,7 @@ All is that of a later step: what save() returned has changed as the run went on
 It has changed since another run loaded the same checkpoint: load() has to copy, too
     deepcopy(saved) => saved
 """
-LOST = {
-    "batches": "batch {got:g} comes next, and {want:g} is due (which data has the run had?)",
-    "scale": "the loss scale is {got:g} where it was {want:g} (what has the run found out?)",
-    "clean": "{got:g} clean steps are counted where there were {want:g} (when does the scale double?)",
-    "steps": "{got:g} steps are counted where there were {want:g} (what falls with them?)",
-    "momentum": "the momentum is not that of the checkpoint",
-    "main": "`main` is not that of the checkpoint, to the last bit",
-    "params": "`params` are not those of the checkpoint: they are made of `main`",
-}
+STATE = ("batches", "scale", "clean", "steps", "momentum", "main", "params")
 WHO = (
     "a new run that loads the checkpoint",
     "a second run that loads it, and has made steps before,",
@@ -165,39 +158,31 @@ def follow(run: Any, data: torch.Tensor, steps: int) -> dict[str, Any]:
     return {"course": course, "ends": [run.main.tolist(), run.params.tolist()]}
 
 
-def run_resumed(
-    fn: Any, comm: Any, main: torch.Tensor, other: torch.Tensor, data: torch.Tensor, window: int, at: int, steps: int
-) -> dict[str, Any]:
+def run_resumed(fn, comm, main, other, data, window, at, steps):
     """An undisturbed run with a checkpoint on its way, and a later one; then a new run, a run that has begun otherwise,
     and the run itself, each from the first of them."""
     run = fn(main.clone(), window)
     before, saved = follow(run, data, at), run.save()
-    noted: dict[str, Any] = {"whole": {"before": before, "after": follow(run, data, steps)}}
+    noted = {"whole": {"before": before, "after": follow(run, data, steps)}}
     run.save()
     begun = fn(other.clone(), window)
     follow(begun, data, 3)
     for who, one in zip(WHO, (fn(other.clone(), window), begun, run), strict=True):
         returned = one.load(saved)
         noted.setdefault("returned", "" if returned is None else type(returned).__name__)
-        state = {name: torch.as_tensor(getattr(one, name), dtype=torch.float64).tolist() for name in LOST}
+        state = {name: torch.as_tensor(getattr(one, name), dtype=torch.float64).tolist() for name in STATE}
         noted[who] = {"who": who, "state": state, **follow(one, data, steps)}
     return noted
 
 
 def leaves(args: tuple[Any, ...], got: Any, want: Any) -> str:
-    """Where a run leaves the way of the undisturbed one, and what of it was not as it was when it was saved."""
-    where = "is not that which was saved"
-    for step, (ours, due) in enumerate(zip(got["course"], want["course"], strict=True), 1):
-        if ours != due:
-            where = f"leaves the way of the undisturbed one in step {step} behind the checkpoint, "
-            where += f"loss {ours[0]:.6g} in place of {due[0]:.6g}"
-            break
+    """How soon a run leaves the way of the undisturbed one, and what of it was not as it was when it was saved."""
+    ways = zip(got["course"], want["course"], strict=True)
+    steps = next((step for step, (ours, due) in enumerate(ways, 1) if ours != due), len(want["course"]))
+    lost = next((name for name in STATE if not alike(got["state"][name], want["state"][name])), None)
     why = "right behind load() all is as it was: what is shared with another run, or comes later?"
-    for name, words in LOST.items():
-        if not alike(got["state"][name], want["state"][name]):
-            why = words.format(got=got["state"][name], want=want["state"][name])
-            break
-    return f"{got['who']} {where}: {why}"
+    why = f"right behind load() its `{lost}` is not what it was when it was saved" if lost else why
+    return f"{got['who']} leaves the way of the undisturbed one within {plural(steps, 'step')}: {why}"
 
 
 def case_of(rng: Random, about: str, fits: Callable[[Any], bool]) -> Case:
@@ -227,9 +212,8 @@ def cases(rng: Random) -> list[Case]:
 
 
 def way(args: tuple[Any, ...], got: Any, want: Any) -> str:
-    if alike(got["before"], want["before"]):
-        return "behind save() the run itself goes another way: to save changes nothing in it"
-    return "a run that is neither saved nor loaded goes another way: leave what Run does as it is"
+    when = "behind save()" if alike(got["before"], want["before"]) else "before anything is saved"
+    return f"{when} the run itself goes another way: to save changes nothing in it, and what Run does stays as it is"
 
 
 EXERCISE = Exercise(
@@ -240,10 +224,7 @@ EXERCISE = Exercise(
         Claim("a new run goes on as the undisturbed one does, to the bit", Single(WHO[0], tolerance=0.0, say=leaves)),
         Claim("so does a second one, from the same checkpoint", Single(WHO[1], tolerance=0.0, say=leaves)),
         Claim("and the run itself, when it goes back", Single(WHO[2], tolerance=0.0, say=leaves)),
-        Claim(
-            "load() returns nothing",
-            never("returned", "load() returns a {it}: it changes the run that it is called on, and returns nothing"),
-        ),
+        Claim("load() returns nothing", never("returned", "load() returns a {it}, and nothing is due")),
     ),
     run=run_resumed,
     hints=(

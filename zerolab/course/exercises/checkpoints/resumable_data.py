@@ -7,7 +7,8 @@ from copy import deepcopy
 from random import Random
 from typing import Any
 
-from zerolab.course.exercises.checkpoints.shared import Single, given
+from zerolab.course.exercises.checkpoints.shared import Single
+from zerolab.course.exercises.given import given
 from zerolab.course.judge.case import Case, decode, encode, plural
 from zerolab.course.judge.claims import never
 from zerolab.course.judge.exercise import Claim, Exercise
@@ -105,8 +106,6 @@ All ranks get the same part
     self.rank * self.part => 0
 An epoch's last samples are dropped; a batch goes on with the next epoch
     first = => rest = -self.done % self.samples\n        self.done += rest * (rest < self.batch)\n        first =
-The samples come as they are numbered; `order` says which comes when
-    order(self.seed, at // self.samples, self.samples)[at % self.samples] => at % self.samples
 Asking for the state changes nothing
     return self.done => self.done += self.batch\n        return self.done - self.batch
 It begins with the first sample again: what is kept?
@@ -123,14 +122,8 @@ A state that is kept as a number of steps, of another batch: count samples
     return self.done => return self.done // self.batch
 It goes on where one rank's own samples end: count those of all ranks
     return self.done => return self.done // self.batch * self.part
-A rank's own samples are counted, and there are other ranks now: count those of all ranks
-    state or 0 => (state or 0) * ranks
-    return self.done => return self.done * self.part // self.batch
 The place in the epoch is kept, and which epoch it is gets lost
     return self.done => return self.done % self.samples
-What the run before had itself been given as a state is forgotten
-    self.done = state or 0 => self.begun = self.done = state or 0
-    return self.done => return self.done - self.begun
 """
 LOOK = "Which sample of the row of all epochs comes next?"
 NTH = ("the first run", "the run that goes on", "the run that goes on from that")
@@ -201,18 +194,10 @@ EXERCISE = Exercise(
     cases,
     (
         Claim("ranks get the samples in their order, from the first on", Single(NTH[0], LOOK, say=gets)),
-        Claim(
-            "what is kept is JSON",
-            never(
-                "no json", "state() returned a {it}: return what JSON can hold: numbers, texts, lists, dicts of texts"
-            ),
-        ),
+        Claim("what is kept is JSON", never("no json", "state() returned a {it}: return what JSON can hold")),
         Claim("a run that goes on gets what an undisturbed one would have had", Single(NTH[1], LOOK, say=gets)),
         Claim("and one that goes on from a run that went on", Single(NTH[2], LOOK, say=gets)),
-        Claim(
-            "the state that it is given stays as it was",
-            never("changed", "it changed the state that it was given, which belongs to the caller: work on a copy"),
-        ),
+        Claim("the state that it is given stays as it was", never("changed", "it changed that state: work on a copy")),
     ),
     run=run_data,
     hints=(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
 import torch
 
-from zerolab.collectives import Collectives, Link
+from zerolab.collectives import Link
 from zerolab.course.exercises.zero_3.prefetched import Filling
 from zerolab.course.judge.case import Case, Observation, Record
-from zerolab.course.judge.claims import calls_are, each_rank
+from zerolab.course.judge.claims import calls_are, each_rank, never
 from zerolab.course.judge.draw import fine
 from zerolab.course.judge.exercise import Claim, Exercise, Score
 from zerolab.course.judge.model import does, read_mistakes
@@ -86,70 +85,41 @@ BOARD = (
 less time than a gather takes, so that one ahead is too few; the long one fits only when others have gone."""
 
 
-def run_hidden(
-    fn: Callable[..., Any],
-    comm: Collectives,
-    own: Tensor,
-    numels: list[int],
-    room: int,
-    row: Tensor,
-    times: list[int],
-) -> dict[str, Any]:
-    """The first fault in what the answer computes, if any: [kind, unit, ...]; and the seconds that it takes. `own` has
-    this rank's shards end to end, `row` all units."""
+def run_hidden(fn, comm, own, numels, room, row, times):
+    """The first fault in what the answer computes, and the seconds that it takes. `own` has this rank's shards end to
+    end, `row` all units."""
     shards = list(own.split([chunk_sizes(numel, comm.size)[comm.rank] for numel in numels]))
     wholes = row.split(numels)
-    gathers, faults = Filling(comm), []
-    done: list[int] = []
+    gathers, faults, done = Filling(comm), [], []
 
-    def compute(index: int, whole: Tensor) -> None:
+    def compute(index, whole):
         if type(index) is not int or not 0 <= index < len(numels):
             raise ValueError(f"compute({index!r}, ...): units are 0 to {len(numels) - 1}")
         if index != len(done):
-            faults.append(["order", index, len(done)])
+            faults.append(f"unit {index} when unit {len(done)} is due: each once, in order")
         elif gathers.fills(whole):
-            faults.append(["filling", index])
+            filling = "in memory that a gather under way writes to: wait() for the former, and give the latter its own"
+            faults.append(f"unit {index} {filling}")
         elif whole.dtype != wholes[index].dtype or not torch.equal(whole.reshape(-1), wholes[index]):
-            faults.append(["values", index])
+            faults.append(f"unit {index}, and what it hands over is not the whole unit: is there a wait() before?")
         done.append(index)
         spend(1e-6 * times[index])
 
     begin = comm.transport.now()
     fn(gathers, shards, numels, compute, room)
     if len(done) < len(numels):
-        faults.append(["missing", len(done)])
-    return {"fault": faults[0] if faults else [], "seconds": comm.transport.now() - begin}
-
-
-@each_rank
-def computes_all(case: Case, rank: int, record: Record) -> str | None:
-    if not record.value["fault"]:
-        return None
-    kind, unit, *rest = record.value["fault"]
-    says = {
-        "order": f"computes on unit {unit} when unit {(rest or [0])[0]} is due: each once, in order",
-        "filling": f"computes on unit {unit} in memory that a gather under way writes to: wait() for the former, and "
-        "give the latter memory of its own",
-        "values": f"computes on unit {unit}, and what it hands over is not the whole unit: is there a wait() before?",
-        "missing": f"never computes on unit {unit}",
-    }
-    return f"rank {rank} {says[kind]}"
+        faults.append(f"{len(done)} of {len(numels)} units")
+    return {"fault": next(iter(faults), ""), "seconds": comm.transport.now() - begin}
 
 
 @each_rank
 def within_room(case: Case, rank: int, record: Record) -> str | None:
-    own, numels, room, *_ = case.args[rank]
+    own, _, room, *_ = case.args[rank]
     size = own.element_size()
     if record.peak <= size * room + SLACK:
         return None
     said = f"rank {rank} holds {record.peak // size:,} elements at once, and the room is {room:,}"
-    if record.peak >= size * sum(numels):
-        return f"{said}: all units are here; let each go when it is computed, and begin a gather when it has room"
-    gone = "the unit that was computed has to be gone before the next gather begins"
-    return f"{said}: {gone} (is it in a variable, in a list, or in its handle?)"
-
-
-# When all is computed.
+    return f"{said}: let each unit go before the next gather begins (is it in a variable, a list, or its handle?)"
 
 
 def taken(case: Case, seen: Observation) -> int:
@@ -159,11 +129,10 @@ def taken(case: Case, seen: Observation) -> int:
 
 def soon(case: Case, seen: Observation) -> str | None:
     """Of cases on a link; that of the scoreboard has its own line."""
-    if case.link is None or case.board or taken(case, seen) <= taken(case, does(EXERCISE, case)):
+    due, got = taken(case, does(EXERCISE, case)), taken(case, seen)
+    if case.link is None or case.board or got <= due:
         return None
-    due = taken(case, does(EXERCISE, case))
-    said = f"all is computed after {taken(case, seen):,} microseconds, and {due:,} are enough"
-    return f"{said}: {stands_still(case, seen)}"
+    return f"all is computed after {got:,} microseconds, and {due:,} are enough: {stands_still(case, seen)}"
 
 
 def stands_still(case: Case, seen: Observation) -> str:
@@ -173,54 +142,37 @@ def stands_still(case: Case, seen: Observation) -> str:
     return "when a unit goes, begin at once all gathers for which there is room, before you wait for another"
 
 
-# Cases.
-
-
 def hidden_cases(rng: Random) -> list[Case]:
-    board = units_case(rng, 4, *BOARD, board=True)
-    cases = [board]
+    drawn: list[Any] = [(4, *BOARD)]
     for ranks, count in [(2, 6), (4, 9), (4, 6), (2, 12)]:
         # Which 4 divides, so that the clock's end is known to the microsecond.
         numels = [4 * rng.choice((50, 60, 100, 150, 300, 500)) for _ in range(count)]
         times = [rng.choice((5, 10, 30, 100, 200)) for _ in range(count)]
         room = rng.choice((max(numels) + rng.randint(0, 400), 2 * max(numels), max(numels) + min(numels)))
-        cases.append(units_case(rng, ranks, numels, times, room))
+        drawn.append((ranks, numels, times, room))
     odd = [rng.randint(70, 900) for _ in range(5)]
-    cases.append(units_case(rng, 3, odd, [rng.randint(5, 90) for _ in odd], max(odd) + 300))
-    cases.append(units_case(rng, 1, odd, [rng.randint(5, 90) for _ in odd], max(odd) + 300))
-    # Room for one alone, for all, exactly; a single unit; shards without elements.
+    drawn += [(ranks, odd, [rng.randint(5, 90) for _ in odd], max(odd) + 300) for ranks in (3, 1)]
+    # Room for one alone, for two, for all, exactly; a single unit; shards without elements.
     alike = [4 * rng.randint(50, 200)] * 4
-    cases.append(units_case(rng, 2, alike, [40] * 4, alike[0]))
-    cases.append(units_case(rng, 4, alike, [40] * 4, 2 * alike[0]))
-    cases.append(units_case(rng, 2, odd, [40] * 5, sum(odd)))
-    cases.append(units_case(rng, 4, [rng.randint(300, 500)], [40], 500))
-    cases.append(units_case(rng, 4, [2, 401, 3, 1, 400], [20] * 5, 805))
-    cases.append(units_case(rng, 3, odd, [10] * 5, max(odd) + 100, world="processes"))
-    return cases
+    drawn += [(2, alike, [40] * 4, alike[0]), (4, alike, [40] * 4, 2 * alike[0]), (2, odd, [40] * 5, sum(odd))]
+    drawn += [(4, [rng.randint(300, 500)], [40], 500), (4, [2, 401, 3, 1, 400], [20] * 5, 805)]
+    cases = [units_case(rng, *one, board=at == 0) for at, one in enumerate(drawn)]
+    return [*cases, units_case(rng, 3, odd, [10] * 5, max(odd) + 100, link=None, world="processes")]
 
 
-def units_case(
-    rng: Random,
-    ranks: int,
-    numels: Sequence[int],
-    times: Sequence[int],
-    room: int,
-    world: str = "lockstep",
-    board: bool = False,
-) -> Case:
+def units_case(rng, ranks, numels, times, room, link=LINK, **where):
     row = fine(rng, sum(numels))
     cut = [whole.tensor_split(ranks) for whole in row.split(list(numels))]
-    args: list[tuple[Any, ...]] = [
-        (torch.cat([shards[rank] for shards in cut]), list(numels), room, row, list(times)) for rank in range(ranks)
-    ]
-    return Case(args, world, link=LINK if world == "lockstep" else None, board=board)
+    own = [torch.cat([shards[rank] for shards in cut]) for rank in range(ranks)]
+    args = [(mine, list(numels), room, row, list(times)) for mine in own]
+    return Case(args, link=link, **where)
 
 
 EXERCISE = Exercise(
     "hidden",
     hidden_cases,
     (
-        Claim("it computes on each whole unit once, in order", computes_all),
+        Claim("it computes on each whole unit once, in order", never("fault", "rank {rank} computes on {it}")),
         Claim(
             "it gathers each unit once, in order",
             calls_are(

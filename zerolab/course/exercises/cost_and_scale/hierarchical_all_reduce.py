@@ -81,56 +81,32 @@ the mean: the sum is asked for
     node.all_gather(part, out=flat) => node.all_gather((part / comm.size).to(part.dtype), out=flat)
 """
 Tensor = torch.Tensor
-BOARD = (4, 2, 4096)
-"""Ranks, ranks of a node, elements."""
 
 
-class Founding:
-    """Watches groups being made: what ranks say to each other meanwhile is no part of the sum."""
+def watched(comm: Collectives, sent: list[tuple[int, int]]) -> Collectives:
+    """`comm`, whose groups are made without a note in `sent`: what ranks say meanwhile is no part of the sum."""
 
-    def __init__(self, comm: Collectives) -> None:
-        assert isinstance(comm.transport, Notes)
-        self.comm, self.sent = comm, comm.transport.sent
-        self.spans: list[tuple[int, int]] = []
-
-    def watch(self, group: Collectives) -> None:
-        for name in ("split", "subgroup"):
-            group.__dict__[name] = self.making(getattr(group, name))
-
-    def making(self, make: Callable[..., Any]) -> Callable[..., Any]:
+    def making(make: Callable[..., Any]) -> Callable[..., Any]:
         def made(*args: Any, **kwargs: Any) -> Any:
-            begin = len(self.sent)
+            begin = len(sent)
             group = make(*args, **kwargs)
-            self.spans.append((begin, len(self.sent)))
-            if group is not None:
-                self.watch(group)
-            return group
+            del sent[begin:]
+            return group if group is None else watched(group, sent)
 
         return made
 
-    def leave(self) -> None:
-        for name in ("split", "subgroup"):
-            del self.comm.__dict__[name]
-
-    def sums(self) -> list[tuple[int, int]]:
-        """(Receiver, bytes) of each message of the sum."""
-        sent = list(self.sent)
-        for begin, end in reversed(self.spans):
-            del sent[begin:end]
-        return sent
+    for name in ("split", "subgroup"):
+        comm.__dict__[name] = making(getattr(type(comm), name).__get__(comm))
+    return comm
 
 
 def run_in_nodes(fn: Callable[..., Any], comm: Collectives, tensor: Tensor, node_size: int) -> dict[str, Any]:
     """The bytes that a rank sends to other nodes and inside its own; what it sums is its argument, afterwards."""
-    founding = Founding(comm)
-    founding.watch(comm)
-    try:
-        fn(comm, tensor, node_size)
-    finally:
-        founding.leave()
-    node = comm.rank // node_size
-    across = sum(nbytes for dst, nbytes in founding.sums() if dst // node_size != node)
-    return {"across": across, "inside": sum(nbytes for _, nbytes in founding.sums()) - across}
+    assert isinstance(comm.transport, Notes)
+    sent = comm.transport.sent
+    fn(watched(comm, sent), tensor, node_size)
+    across = sum(nbytes for dst, nbytes in sent if dst // node_size != comm.rank // node_size)
+    return {"across": across, "inside": sum(nbytes for _, nbytes in sent) - across}
 
 
 def most_across(case: Case) -> int:
@@ -150,54 +126,43 @@ def few_across(case: Case, rank: int, record: Record) -> str | None:
     got, due = record.value["across"], most_across(case)
     if got <= due:
         return None
-    tensor, node_size = case.args[0]
     said = f"rank {rank} sends {got:,} bytes to other nodes, and {due:,} are enough"
-    if case.ranks == node_size:
+    if case.ranks == case.args[0][1]:
         return f"{said}: there is one node"
-    nodes, whole = case.ranks // node_size, tensor.nbytes
-    if got >= 2 * (nodes - 1) * whole // nodes and node_size > 1:
-        return f"{said}: cut the tensor inside the node first, so that each of its ranks takes a part across"
-    return f"{said}: across nodes a part is all-reduced among the ranks of one seat"
+    return f"{said}: cut the tensor inside the node first, and all-reduce each part among the ranks of one seat"
 
 
 def node_cases(rng: Random) -> list[Case]:
     f32, others = torch.float32, rng.sample((torch.float64, torch.bfloat16, torch.int64), 3)
+    some = rng.randint
     drawn = [
-        (4, 2, rng.randint(9, 40) * 4 + 3, f32),
-        (6, 3, rng.randint(9, 40), f32),
-        (6, 2, rng.randint(9, 40), others[0]),
-        (8, 4, rng.randint(20, 60), others[1]),
-        (4, 2, rng.randint(5, 20), others[2]),
+        (4, 2, (some(9, 40) * 4 + 3,), f32),
+        (6, 3, (some(9, 40),), f32),
+        (6, 2, (some(9, 40),), others[0]),
+        (8, 4, (some(20, 60),), others[1]),
+        (4, 2, (some(5, 20),), others[2]),
         # Fewer elements than a node has ranks, and than there are nodes.
-        (6, 3, 2, f32),
-        (8, 2, 1, f32),
-        (4, 4, rng.randint(5, 20), f32),
-        (4, 1, rng.randint(5, 20), f32),
-        (3, 3, rng.randint(5, 20), others[0]),
-        (3, 1, rng.randint(5, 20), others[1]),
-        (2, 2, rng.randint(5, 20), f32),
-        (2, 1, rng.randint(5, 20), f32),
-        (1, 1, rng.randint(5, 20), f32),
+        (6, 3, (2,), f32),
+        (8, 2, (1,), f32),
+        (4, 4, (some(5, 20),), f32),
+        (4, 1, (some(5, 20),), f32),
+        (3, 3, (some(5, 20),), others[0]),
+        (3, 1, (some(5, 20),), others[1]),
+        (2, 2, (some(5, 20),), f32),
+        (2, 1, (some(5, 20),), f32),
+        (1, 1, (some(5, 20),), f32),
+        (6, 2, (some(2, 6), 5), f32),
     ]
-    cases = [in_nodes(rng, ranks, size, (numel,), dtype) for ranks, size, numel, dtype in drawn]
-    matrix = in_nodes(rng, 6, 2, (rng.randint(2, 6), 5), f32)
-    ranks, size, numel = BOARD
-    board = in_nodes(rng, ranks, size, (numel,), f32, board=True)
-    return [board, *cases, matrix, in_nodes(rng, 4, 2, (rng.randint(9, 40),), f32, "processes")]
+    return [
+        in_nodes(rng, 4, 2, (4096,), f32, board=True),
+        *(in_nodes(rng, *one) for one in drawn),
+        in_nodes(rng, 4, 2, (some(9, 40),), f32, world="processes"),
+    ]
 
 
-def in_nodes(
-    rng: Random,
-    ranks: int,
-    node_size: int,
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    world: str = "lockstep",
-    **about: Any,
-) -> Case:
-    numel = int(torch.Size(shape).numel())
-    args: list[tuple[Any, ...]] = [(fine(rng, numel, dtype).view(shape), node_size) for _ in range(ranks)]
-    return Case(args, world, **about)
+def in_nodes(rng: Random, ranks: int, node_size: int, shape: Any, dtype: torch.dtype, **where: Any) -> Case:
+    numel = torch.Size(shape).numel()
+    return Case([(fine(rng, numel, dtype).view(shape), node_size) for _ in range(ranks)], **where)
 
 
 EXERCISE = Exercise(

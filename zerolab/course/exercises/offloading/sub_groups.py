@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from zerolab.course.judge.case import Case, plural
+from zerolab.course.judge.case import Case
 from zerolab.course.judge.exercise import Claim, Exercise, alone
 from zerolab.course.judge.model import Gives, both
 from zerolab.course.judge.same import alike, short
@@ -56,18 +56,12 @@ def sub_groups(segments: list[tuple[int, int]], limit: int, align: int, width: i
 MISTAKES = r"""
 A sub-group may have `limit` elements, also where `align` does not divide that: only the room is rounded
     max(limit, align), 0 => max(limit, align) // align * align, 0
-A part takes the room of its own elements: that is not rounded up to `align`
-    room - size => room + -size // align * align
 Every sub-group but the last has room left: does each segment begin a new one?
     while start => room = 0\n        while start
 A segment that does not fit is cut, and its first part fills the room that is left
     while start => room = room if stop - start <= room else 0\n        while start
 A cut lies a multiple of `align` elements behind the part's start
     room // align * align => room
-`align` need not be a power of two, and & ~(align - 1) rounds to nothing else: use // and *
-    room // align * align => room & ~(align - 1)
-Room counts in whole multiples of `align`, also for a rest that would just fit
-    room // align * align => room if stop - start <= room else room // align * align
 A limit below `align` counts as `align`
     groups = [] => align = min(limit, align)\n    groups = []
 A segment without elements has no part
@@ -85,27 +79,13 @@ A record that fills its pages leaves no rest
     -(-nbytes // 4096) * 4096 => (nbytes // 4096 + 1) * 4096 * bool(groups)
 You count offsets in elements; each has `width` bytes
     width * size => size
-The last sub-group is missing: it is kept even if it is not full
-    return groups => return groups[:-1]
 """
 
 
 def say_groups(args, got, want):
-    """What is wrong whatever the rule, or where the lists part ways; short ones whole."""
-    segments, limit, align, _ = args
-    if not all(isinstance(one, list) and [type(part) for part in one] == [int, list] for one in got):
-        return f"you return {short(got)}: a list of (offset, parts) is due, parts being (start, stop)"
-    sizes = [sum(stop - start for start, stop in parts) for _, parts in got]
-    if not all(parts for _, parts in got):
-        return "a sub-group has no parts: begin one when there is something to put into it"
-    if max(sizes, default=0) > max(limit, align):
-        return f"a sub-group has {max(sizes)} elements, and {max(limit, align)} are allowed"
-    there = [at for _, parts in got for part in parts for at in range(*part)]
-    if missing := {at for segment in segments for at in range(*segment)} - set(there):
-        return f"{plural(len(missing), 'element')} in no sub-group, {min(missing)} the first"
-    if twice := len(there) - len(set(there)):
-        return f"{plural(twice, 'element')} in two sub-groups"
-    at = next((at for at, pair in enumerate(zip(got, want, strict=False)) if not alike(*pair)), None)
+    """Where the lists part ways; short ones whole."""
+    pairs = zip(got, want, strict=False) if isinstance(got, list) else ()
+    at = next((at for at, pair in enumerate(pairs) if not alike(*pair)), None)
     if len(want) < 3 or at is None:
         return both(args, got, want)
     return f"item {at} of your list is {short(got[at])}, and {short(want[at])} is due"

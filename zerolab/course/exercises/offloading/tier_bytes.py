@@ -56,10 +56,6 @@ Parameters are whole up to stage 2
     (3, 2, 1) => (2, 2, 1)
 You shard everything at every stage above 0
     (3, 2, 1) => (1, 1, 1)
-Gradients are whole up to stage 1
-    (3, 2, 1) => (3, 1, 1)
-Gradients are shards from stage 2 on
-    (3, 2, 1) => (3, 3, 1)
 At stage 0 nothing is shared out, the optimizer's states neither
     (3, 2, 1) => (3, 2, 0)
 Sharded gradients rest where they are used; on which tier is the step computed?
@@ -74,25 +70,11 @@ On the disk the two are separate records, even with the same dtype
     parameters != "disk" => parameters
 One copy cannot be in two places: then there are parameters and main parameters
     and optimizer == parameters != "disk" =>
-Main parameters are not in moments; where are they?
-    (0 if one_copy else recipe["main_params"]) => 0
 On the disk a record takes whole pages of 4,096 bytes
     -(-nbytes // 4096) * 4096 => nbytes
 Parameters and states are two records, and each is rounded up to whole pages
     -(-nbytes // 4096) * 4096 => nbytes
     return book => return book | {"disk": -(-book["disk"] // 4096) * 4096}
-A record that fills its pages takes no other
-    -(-nbytes // 4096) => (nbytes // 4096 + 1)
-Only what is on the disk comes in whole pages
-    if place == "disk" => if place
-Main parameters and moments are one record, and only that comes in whole pages
-    (optimizer, states * width) => *((optimizer, states * n) for n in (recipe["moments"], width - recipe["moments"]))
-recipe['moments'] is for both moments together
-    recipe["moments"] + => 2 * recipe["moments"] +
-All three tiers are due, with 0 where nothing rests
-    return book => return {place: nbytes for place, nbytes in book.items() if nbytes}
-You mixed up the two places: `optimizer` is that of main parameters and moments
-    shard = => optimizer, parameters = parameters, optimizer\n    shard =
 """
 RECIPES = {"bf16": (2, 2, 4, 8), "fp32": (4, 4, 4, 8), "bf16_fp32_grads": (2, 4, 4, 8), "pure_bf16": (2, 2, 2, 4)}
 PLACES = ("device", "host", "disk")
