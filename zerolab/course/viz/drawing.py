@@ -1,7 +1,7 @@
 """A drawing that is drawn twice: boxes, discs, lines, areas and texts, each with a name and a place in dots.
 
-matplotlib draws it as a still; `living/player.js` draws it as SVG, and moves what has the same name in two drawings from
-the one place to the other.
+matplotlib draws it as a still; `living/player.js` draws it as SVG, and moves what has the same name in two drawings
+from the one place to the other.
 """
 
 from __future__ import annotations
@@ -131,9 +131,11 @@ def draw_mark(axes: Any, mark: Mark, points: float) -> None:
 
 def patch(mark: Mark, **looks: Any) -> Any:
     if mark.shape == "rect":
-        return Rectangle(mark.at[:2], *mark.at[2:], **looks)
+        x, y, width, height = mark.at
+        return Rectangle((x, y), width, height, **looks)
     if mark.shape == "disc":
-        return Circle(mark.at[:2], mark.at[2], **looks)
+        x, y, radius = mark.at
+        return Circle((x, y), radius, **looks)
     return Polygon([*zip(mark.at[::2], mark.at[1::2], strict=True)], **looks)
 
 
@@ -143,7 +145,7 @@ class Frame(NamedTuple):
     film that stop comes up which has the same `act`, if the settings change."""
 
     drawing: Drawing
-    words: tuple[str, str, str] | tuple[()] = ()
+    words: tuple[str, ...] = ()
     millis: int = 1100
     act: str = ""
 
