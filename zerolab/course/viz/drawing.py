@@ -96,10 +96,10 @@ class Drawing:
             self.box(left, top, size + 3, size - 1, filled(look))
             self.text(left + size + 8, top + size - 2, look.name, words(size, "start"))
 
-    def figure(self) -> Figure:
-        """The drawing as matplotlib draws it."""
-        figure = Figure(figsize=(self.scale * self.width / DPI, self.scale * self.height / DPI))
-        axes = figure.add_axes((0, 0, 1, 1), xlim=(0, self.width), ylim=(self.height, 0))
+    def figure(self, above: float = 0) -> Figure:
+        """The drawing as matplotlib draws it, with so many dots `above` its origin."""
+        figure = Figure(figsize=(self.scale * self.width / DPI, self.scale * (self.height + above) / DPI))
+        axes = figure.add_axes((0, 0, 1, 1), xlim=(0, self.width), ylim=(self.height, -above))
         axes.set_axis_off()
         for mark in self.marks.values():
             draw_mark(axes, mark, self.scale * POINTS)
