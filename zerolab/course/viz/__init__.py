@@ -8,7 +8,6 @@ from zerolab.course.viz.circle import step_circle
 from zerolab.course.viz.course import memory_course
 from zerolab.course.viz.curve import curve
 from zerolab.course.viz.gradients import gradient_windows
-from zerolab.course.viz.moment import ring_moment
 from zerolab.course.viz.numbers import number_line
 from zerolab.course.viz.owners import owners
 from zerolab.course.viz.picture import Picture, text_table
@@ -18,10 +17,9 @@ from zerolab.course.viz.ring import ring_steps, watch_ring
 from zerolab.course.viz.saving import save_timeline
 from zerolab.course.viz.scale import ScaleCourse, loss_scale
 from zerolab.course.viz.shards import shard_map
-from zerolab.course.viz.skyline import draw_step, step_skyline
+from zerolab.course.viz.skyline import step_skyline
 from zerolab.course.viz.source import Source
 from zerolab.course.viz.squares import sixteen_bytes
-from zerolab.course.viz.stages import stage_moment
 from zerolab.course.viz.step import StepRun, watch_step
 from zerolab.course.viz.timeline import timeline
 from zerolab.course.viz.timelines import timelines
@@ -36,7 +34,6 @@ __all__ = [
     "bucket_explorer",
     "compared_pipelines",
     "curve",
-    "draw_step",
     "gradient_windows",
     "loss_scale",
     "memory_calculator",
@@ -46,12 +43,10 @@ __all__ = [
     "owners",
     "recorded_pipeline",
     "reshard_map",
-    "ring_moment",
     "ring_steps",
     "save_timeline",
     "shard_map",
     "sixteen_bytes",
-    "stage_moment",
     "step_circle",
     "step_skyline",
     "text_table",

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
-
-from matplotlib.patches import Rectangle
+from typing import NamedTuple
 
 from zerolab.checkpoint.manifest import ShardRange
 from zerolab.checkpoint.planner import plan
-from zerolab.course.viz.looks import HATCHES, PALE, WHITE
-from zerolab.course.viz.picture import BACKDROP, Picture, blank, text_table
+from zerolab.course.viz.drawing import Drawing, Frame, Style, filled, words
+from zerolab.course.viz.looks import HATCHES, PALE, WHITE, Look
+from zerolab.course.viz.picture import Picture, text_table
 from zerolab.course.viz.shards import PADDING
 from zerolab.errors import InputError
 from zerolab.flat import Layout, lay_out
 from zerolab.flat.layout import ALIGN, check_count
 
 MOST_RANKS = 8
-LETTER = 0.0098
-"""Of the width of the figure: a part too narrow for its name has none."""
+WIDE, LEFT, ROW, BOX, SAVED, TOP = 560, 104, 34, 24, 50, 104
+LETTER = 8.4
+"""Dots of a letter: a part too narrow for its name has none."""
 MOST_SAID = 4
 """Ranks that the words for the picture name one by one."""
 
@@ -63,9 +63,7 @@ def reshard_map(
         raise InputError(f"the stage is {stage!r}; choose 0, 1, 2 or 3")
     check_count("nbytes", nbytes)
     before, after = (lay_out(shapes, ranks, align) for ranks in (saved_by, loaded_by))
-    found = readings(before, after, stage)
-    said, alt, table = reshard_text(found, saved_by, loaded_by, stage, nbytes)
-    return Picture(_draw(before, after, found), table, alt, said)
+    return reshard_frames(before, after, stage, nbytes)[-1].picture()
 
 
 def reshard_text(
@@ -74,7 +72,8 @@ def reshard_text(
     """What the readings come to, in a sentence; the same for who does not see them; and their numbers as a table."""
     totals = [nbytes * sum(r.stop - r.start for r in found if r.rank == rank) for rank in range(loaded_by)]
     files = [len({r.writer for r in found if r.rank == rank}) for rank in range(loaded_by)]
-    verdict = f"Saved by {_ranks(saved_by)}, loaded by {_ranks(loaded_by)} at stage {stage}: a rank reads at most "
+    at = f"at stage{'s 1 to 3' if stage else ' 0'}"
+    verdict = f"Saved by {_ranks(saved_by)}, loaded by {_ranks(loaded_by)} {at}: a rank reads at most "
     verdict += f"{max(totals):,} bytes, from the files of at most {_ranks(max(files))}; all together {sum(totals):,}."
     rows = [
         [f"rank {r.rank}", f"{r.parameter} [{r.start}, {r.stop})", f"rank {r.writer}", nbytes * (r.stop - r.start)]
@@ -120,56 +119,54 @@ def _files(ranks: set[int]) -> str:
     return f"the files of ranks {', '.join(others)} and {last}" if others else f"the files of rank {last}"
 
 
-def _draw(before: Layout, after: Layout, found: Sequence[RankRead]) -> Any:
-    figure = blank(7.4, 1.3 + 0.36 * after.ranks)
-    axes = figure.add_subplot()
-    width = max(before.numel, after.numel)
+def reshard_frames(before: Layout, after: Layout, stage: int, nbytes: int) -> list[Frame]:
+    """Rank after rank that loads, its parts move from where they were saved to a row of its own."""
+    found = readings(before, after, stage)
+    said = reshard_text(found, before.ranks, after.ranks, stage, nbytes)
+    frames = [Frame(_drawn(before, after, found, 0), said, 0)]
+    for read in range(after.ranks):
+        frames.append(Frame(_drawn(before, after, found, read, leaves=True)))
+        frames.append(Frame(_drawn(before, after, found, read + 1), said, 300))
+    return frames
+
+
+def _drawn(before: Layout, after: Layout, found: Sequence[RankRead], read: int, leaves: bool = False) -> Drawing:
+    """The flat buffer three times: its parameters, who saved what, and a row for each rank that loads. `read` ranks
+    have read; if the next `leaves`, its parts lie where they were saved."""
+    scale = (WIDE - LEFT - 6) / max(before.numel, after.numel, 1)
+    drawing = Drawing(WIDE, TOP + ROW * after.ranks + 4)
+
+    def box(y: float, first: int, last: int, look: Look, texts: Sequence[str] = (), name: str = "") -> None:
+        wide = (last - first) * scale
+        drawing.box(LEFT + first * scale, y, wide, BOX, filled(look), name)
+        text = next((text for text in texts if wide > LETTER * len(text) + 6), "")
+        if text:
+            drawing.text(LEFT + (first + last) / 2 * scale, y + 17, text, words(14, halo=3), name and f"{name} name")
+
+    drawing.text(LEFT - 6, 25, "parameters", words(anchor="end"))
     for slot in before.slots:
-        _box(axes, -2.25, slot.start, slot.stop, slot.name, WHITE, "", width, height=0.5)
+        box(8, slot.start, slot.stop, Look("", WHITE, ""), [slot.name])
+    drawing.text(LEFT - 6, SAVED + 17, "saved by", words(anchor="end"))
     for writer in range(before.ranks):
         first, last = before.shard(writer)
-        axes.add_patch(Rectangle((first, -1.36), last - first, 0.72, linewidth=0.6, **PADDING))
+        box(SAVED, first, last, PADDING)
         for piece in before.pieces(writer):
-            _box(axes, -1, piece.start, piece.stop, "", *_look(writer), width)
+            box(SAVED, piece.start, piece.stop, look_of(writer))
         used = max((piece.stop for piece in before.pieces(writer)), default=first)
-        _name(axes, -1, first, used, f"rank {writer}", width)
-    for reading in found:
-        names = f"from rank {reading.writer}", str(reading.writer)
-        name = next((name for name in names if _fits(name, reading.first, reading.last, width)), "")
-        _box(axes, reading.rank + 0.25, reading.first, reading.last, name, *_look(reading.writer), width)
-    axes.set_xlim(0, width)
-    axes.set_ylim(after.ranks - 0.15, -2.65)
-    rows = [-2.25, -1, *(rank + 0.25 for rank in range(after.ranks))]
-    axes.set_yticks(
-        rows, ["parameters", "saved by", *(f"rank {rank} reads" for rank in range(after.ranks))], fontsize=9
-    )
-    axes.axhline(-0.38, color="#777777", linewidth=0.8)
-    axes.set_xlabel("elements of the flat buffer; crossed: padding, which nobody reads", fontsize=9)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(axis="y", length=0)
-    return figure
+        text = f"rank {writer}" if (used - first) * scale > LETTER * 6 + 4 else str(writer)
+        if used > first:
+            drawing.text(LEFT + (first + used) / 2 * scale, SAVED + 17, text, words(14, halo=3))
+    drawing.line((0, TOP - 15, WIDE, TOP - 15), Style(line="#777777", width=1))
+    for rank in range(after.ranks):
+        drawing.text(LEFT - 6, TOP + ROW * rank + 17, f"rank {rank} reads", words(13, anchor="end"))
+    for number, one in enumerate(found):
+        if one.rank < read + leaves:
+            there = one.rank < read
+            texts = [f"from rank {one.writer}", f"{one.writer}"] if there else []
+            y = TOP + ROW * one.rank if there else SAVED
+            box(y, one.first, one.last, look_of(one.writer), texts, f"part {number}")
+    return drawing
 
 
-def _look(writer: int) -> tuple[str, str]:
-    return PALE[writer % len(PALE)], HATCHES[writer % len(HATCHES)]
-
-
-def _box(
-    axes: Any, row: float, first: int, last: int, name: str, colour: str, hatch: str, width: int, height: float = 0.72
-) -> None:
-    axes.add_patch(
-        Rectangle(
-            (first, row - height / 2), last - first, height, facecolor=colour, hatch=hatch, edgecolor="black",
-            linewidth=0.6,
-        )
-    )  # fmt: skip
-    _name(axes, row, first, last, name, width)
-
-
-def _name(axes: Any, row: float, first: int, last: int, name: str, width: int) -> None:
-    if name and _fits(name, first, last, width):
-        axes.text((first + last) / 2, row, name, ha="center", va="center", fontsize=8, bbox={**BACKDROP, "pad": 0.8})
-
-
-def _fits(name: str, first: int, last: int, width: int) -> bool:
-    return last - first > LETTER * (len(name) + 1) * width
+def look_of(writer: int) -> Look:
+    return Look("", PALE[writer % len(PALE)], HATCHES[writer % len(HATCHES)])

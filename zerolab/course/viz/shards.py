@@ -1,51 +1,32 @@
-"""Which rank owns which part of which parameter, in one flat buffer."""
+"""Which rank owns which part of which parameter: parameters one by one, end to end in a flat buffer, and cut up."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
-from matplotlib.patches import Rectangle
-
-from zerolab.course.viz.looks import HATCHES, PALE
-from zerolab.course.viz.picture import BACKDROP, Picture, blank, text_table
+from zerolab.course.viz.drawing import Drawing, Frame, Style, filled, words
+from zerolab.course.viz.looks import HATCHES, PALE, WHITE, Look
+from zerolab.course.viz.picture import Picture, text_table
 from zerolab.flat import Layout
+from zerolab.flat.layout import Piece
 
-LETTER = 0.0098
-"""Of a row's width: pieces too narrow for their names have none in the picture; the table has all of them."""
-PADDING: dict[str, Any] = {"facecolor": "white", "hatch": "xxxxx", "edgecolor": "#777777"}
-"""Dense crosses, as no parameter has."""
+WIDE, LEFT, ROW, TOP = 520, 62, 34, 30
+PICTURES = ("parameters, one by one", "end to end in a flat buffer", "cut into shards, one for each rank")
+PADDING = Look("padding", WHITE, "xx")
+MOST_HIGH, LETTER = 84, 8.4
+"""Dots: the height of a row, and the width of a letter."""
 
 
 def shard_map(layout: Layout, itemsize: int = 4) -> Picture:
     """A row for each rank's shard: its pieces of the parameters, drawn to scale, and the padding. `itemsize` is in
     bytes; the table gives elements and bytes."""
-    figure = blank(7.2, 0.9 + 0.5 * layout.ranks)
-    axes = figure.add_subplot()
-    for rank in range(layout.ranks):
-        first, last = layout.shard(rank)
-        # What no piece covers is padding, between slots and at the end.
-        axes.add_patch(Rectangle((0, -rank - 0.38), last - first, 0.76, linewidth=0.6, **PADDING))
-        for piece in layout.pieces(rank):
-            number = layout.slots.index(piece.slot)
-            colour, hatch = PALE[number % len(PALE)], HATCHES[number // len(PALE) % len(HATCHES)]
-            axes.add_patch(
-                Rectangle(
-                    (piece.start - first, -rank - 0.38), piece.numel, 0.76, facecolor=colour, hatch=hatch,
-                    edgecolor="black", linewidth=0.6,
-                )
-            )  # fmt: skip
-            if piece.numel > LETTER * len(piece.slot.name) * (last - first):
-                middle = (piece.start + piece.stop) / 2 - first
-                ground = BACKDROP if hatch else None
-                axes.text(middle, -rank, piece.slot.name, ha="center", va="center", fontsize=8, bbox=ground)
-    axes.set_xlim(0, max(layout.shard_numel, 1))
-    axes.set_ylim(-layout.ranks + 0.4, 0.6)
-    axes.set_yticks([-rank for rank in range(layout.ranks)], [f"rank {rank}" for rank in range(layout.ranks)])
-    axes.set_xlabel(f"elements of a rank's shard; crossed: {padding_of(layout):,} elements of padding in all")
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(axis="y", length=0)
-    alt, table = shard_text(layout, itemsize)
-    return Picture(figure, table, alt)
+    return shard_frames(layout, itemsize)[-1].picture()
+
+
+def shard_frames(layout: Layout, itemsize: int = 4) -> list[Frame]:
+    """Three pictures, PICTURES, between which each piece of a parameter that one rank owns moves as a box."""
+    said, table = shard_text(layout, itemsize)
+    return [Frame(Plan(layout, at).drawn(), (said, said, table)) for at in range(len(PICTURES))]
 
 
 def padding_of(layout: Layout) -> int:
@@ -67,3 +48,58 @@ def shard_text(layout: Layout, itemsize: int = 4) -> tuple[str, str]:
     said = f"{len(layout.slots)} parameters in a flat buffer of {layout.numel:,} elements, cut into {layout.ranks} "
     said += f"shards of {layout.shard_numel:,} elements; {padding_of(layout):,} of all are padding."
     return said, text_table(["", "parameter", "elements", "numel", "bytes"], rows)
+
+
+class Plan:
+    """Where an element lies in the picture PICTURES[at], and what is drawn there."""
+
+    def __init__(self, layout: Layout, at: int) -> None:
+        self.layout, self.at = layout, at
+        rows = (len(layout.slots), 2, layout.ranks)
+        self.most = max(layout.ranks, len(layout.slots), 3)  # as high as the highest, so that nothing beneath jumps
+        self.row = min(MOST_HIGH, ROW * self.most / rows[at])
+        room = WIDE - LEFT - 6
+        largest = max(slot.numel for slot in layout.slots)
+        self.wide = (0.55 * room / max(largest, 1), room / max(layout.numel, 1), room / max(layout.shard_numel, 1))[at]
+
+    def place(self, at: int, rank: int, numel: int, slot: int = 0) -> tuple[float, float, float, float]:
+        """The box of `numel` elements from `at` on in the flat buffer, which are those of `rank`."""
+        first = self.layout.slots[slot].start
+        x, row = ((at - first, slot), (at, 0), (at - rank * self.layout.shard_numel, rank))[self.at]
+        return LEFT + x * self.wide, TOP + row * self.row, numel * self.wide, self.row - 10
+
+    def pieces(self) -> Iterator[tuple[int, int, Piece]]:
+        for rank in range(self.layout.ranks):
+            for piece in self.layout.pieces(rank):
+                yield rank, self.layout.slots.index(piece.slot), piece
+
+    def drawn(self) -> Drawing:
+        slots, ranks = self.layout.slots, self.layout.ranks
+        looks = [Look(slot.name, PALE[at % 9], HATCHES[at // 9 % 9]) for at, slot in enumerate(slots)]
+        high = TOP + ROW * self.most
+        drawing = Drawing(WIDE, high + 16 * (len(slots) // 3 + 1) + 8)
+        drawing.text(LEFT, 18, PICTURES[self.at], words(anchor="start"), "title")
+        for rank in range(ranks):
+            box = self.place(rank * self.layout.shard_numel, rank, self.layout.shard_numel)
+            drawing.box(*box, filled(PADDING) if self.at else Style(), f"padding {rank}")
+        for rank, slot, piece in self.pieces():
+            drawing.box(*self.place(piece.start, rank, piece.numel, slot), filled(looks[slot]), f"{rank} {slot}")
+        drawing.legend([*looks, PADDING], 6, high + 4, 172, 3)
+        if self.at:
+            for rank, slot, piece in self.pieces():
+                x, y, wide, tall = self.place(piece.start, rank, piece.numel, slot)
+                if wide > LETTER * len(piece.slot.name) + 8:
+                    drawing.text(x + wide / 2, y + tall / 2 + 5, piece.slot.name, words(halo=3), f"name {rank} {slot}")
+        if self.at == 0:
+            for number, whole in enumerate(slots):
+                x, y, wide, tall = self.place(whole.start, 0, whole.numel, number)
+                drawing.text(x + wide + 8, y + tall / 2 + 5, whole.name, words(anchor="start"))
+        for rank in range(ranks):
+            x, y, wide, tall = self.place(rank * self.layout.shard_numel, rank, self.layout.shard_numel)
+            if self.at == 1:
+                for edge in (x, x + wide):
+                    drawing.line((edge, y - 5, edge, y + tall + 5), Style(line="black", width=2))
+                drawing.text(x + wide / 2, y + tall + 18, f"rank {rank}" if wide > 54 else str(rank), words())
+            elif self.at == 2:
+                drawing.text(LEFT - 6, y + tall / 2 + 5, f"rank {rank}", words(anchor="end"))
+        return drawing

@@ -1,171 +1,169 @@
-"""A rank timeline above a memory skyline: who is at what, and what memory holds meanwhile, on one time axis."""
+"""One training step on rank 0, as it ran: what it computes above what it sends, and beneath it its memory, on one time
+axis that stays put, so that settings can be compared."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
-import numpy as np
-from matplotlib.patches import Patch
-
-from zerolab.collectives import Span
+from zerolab.course.viz.drawing import Drawing, Frame, Style, filled, words
+from zerolab.course.viz.flow import Flow, watch_flow
 from zerolab.course.viz.looks import COMPUTING, MEMORY, TRAVELLING, named
-from zerolab.course.viz.picture import Picture, blank, text_table
-from zerolab.course.viz.step import StepOfRank, StepRun, watch_step
-from zerolab.memory import KINDS, Sample
-from zerolab.zero.table import STAGES
+from zerolab.course.viz.picture import Picture, text_table
+from zerolab.course.viz.slices import kb, nice
+from zerolab.course.viz.stages import AXIS, END, LETTERS, SMALL, START, layers
+from zerolab.course.viz.step import StepOfRank, StepRun
+from zerolab.memory import KINDS
 
-LOOKS = {name: look for name, look in {**COMPUTING, **TRAVELLING}.items() if name != "compute"}
-INCHES = 6.6
-"""About as wide as the time axis is, for deciding which labels fit."""
+WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM = 400, 334, 30, 394, 132, 240
+ROWS = {"compute": 34, "wire": 84}
+BOX = 20
+MOST_SECONDS, MOST_BYTES = 2.8e-3, 4e6
+"""At least so much is on the axes: what four ranks take on a link of 10 Gbit/s and 5 µs, at any stage."""
+SHORT = 5e-6
+"""Seconds: shorter pieces of backward are not drawn."""
 
 
 def step_skyline(run: StepRun | None = None) -> Picture:
-    """A step of a small model with these settings (`step.py`), as it ran; the table sets all four stages beside it."""
-    run = run or StepRun()
-    found = ran(run)
-    said = headline(run, found[0])
-    alt = f"One training step as it ran: {said.replace(chr(10), '; ')}; it takes {1e6 * found[0].seconds:,.0f} µs."
-    return Picture(draw_step(found).figure, stages_table(run), alt, said)
+    """A step of a small model with these settings (`step.py`); the table sets stage 0 beside it."""
+    return step_frames(run or StepRun())[0].picture()
 
 
-def ran(run: StepRun) -> tuple[StepOfRank, ...]:
-    """The step of these settings. Only stage 3 gathers ahead: below it one run, which is remembered, serves both."""
-    return watch_step(replace(run, prefetch=run.prefetch or run.stage < 3))
+def step_frames(run: StepRun) -> list[Frame]:
+    """The one frame of these settings. Raises InputError for settings that the engine, the link or the pace refuse."""
+    # Only stage 3 gathers ahead, and stage 0 keeps its optimizer whole, on the device: one run serves both settings.
+    run = replace(run, prefetch=run.prefetch or run.stage < 3, offload=run.offload and run.stage > 0)
+    flow, plain = watch_flow(run), watch_flow(replace(run, stage=0, prefetch=True, overlap=True, offload=False))
+    said = headline(flow)
+    beside = f"{said} Beside it stage 0: {1e6 * plain.seconds:,.0f} µs and {kb(plain.ranks[0].peak.total)} kB."
+    return [Frame(Skyline(flow, plain).drawing, (said, beside, f"{compared(flow, plain)}\n\n{boxes(flow)}"))]
 
 
-def headline(run: StepRun, rank: StepOfRank) -> str:
-    """A line of settings, and one for the peak by its name."""
-    ranks = f"{run.ranks} rank{'s' * (run.ranks > 1)}"
-    ahead = "with prefetch" if run.prefetch else "without prefetch"
-    return f"stage {run.stage}, {ranks}, {run.gbit_per_s:g} Gbit/s, {run.latency_us:g} µs, {ahead}\n{peak_name(rank)}"
+class Skyline:
+    def __init__(self, flow: Flow, plain: Flow) -> None:
+        self.flow, self.rank = flow, flow.ranks[0]
+        self.seconds = max(MOST_SECONDS, flow.seconds, plain.seconds)
+        self.bytes = max(MOST_BYTES, self.rank.peak.total, plain.ranks[0].peak.total)
+        self.drawing = Drawing(WIDE, HIGH, 1.45)
+        self.draw_memory(plain)
+        self.draw_phases()
+        self.draw_rows()
+        self.draw_legend()
+
+    def across(self, seconds: float) -> float:
+        return LEFT + (RIGHT - LEFT) * seconds / self.seconds
+
+    def up(self, nbytes: float) -> float:
+        return BOTTOM - (BOTTOM - TOP) * nbytes / self.bytes
+
+    def draw_memory(self, plain: Flow) -> None:
+        for flow, kinds in ((plain, ("",)), (self.flow, KINDS)):
+            for points, kind in layers(flow.ranks[0].course, flow.seconds, kinds):
+                at = [place for time, nbytes in points for place in (self.across(time), self.up(nbytes))]
+                style = filled(MEMORY[kind], "none") if kind else Style("#d9d9d9")
+                self.drawing.add(f"area {kind}", "area", at, style)
+        self.drawing.line((LEFT, TOP, LEFT, BOTTOM, RIGHT, BOTTOM), AXIS)
+        self.drawing.text(2, TOP - 7, "MB on rank 0; grey: stage 0", START)
+        for megabytes in range(ceil(self.bytes / 1e6) + 1):
+            if 1e6 * megabytes <= self.bytes:
+                self.drawing.text(LEFT - 4, self.up(1e6 * megabytes) + 4, str(megabytes), END)
+        each = 500 * ceil(self.seconds / 3e-3)
+        for micros in range(0, int(1e6 * self.seconds), each):
+            unit = " µs" if micros == 4 * each else ""
+            self.drawing.text(self.across(1e-6 * micros), BOTTOM + 13, f"{micros}{unit}", SMALL)
+        peak = self.rank.peak
+        self.drawing.add("peak", "disc", (self.across(peak.time), self.up(peak.total), 3), Style("black", "white"))
+
+    def draw_phases(self) -> None:
+        """The names of the step's three parts, and where each begins; only where no words stand."""
+        starts = {span.name.split()[0]: span.start for span in reversed(computed(self.flow))}
+        for name in ("forward", "backward", "update"):
+            x = self.across(starts[name] if name != "forward" else 0.0)
+            for top, bottom in ((4, 16), *((y - 3, y + BOX + 2) for y in ROWS.values()), (TOP, BOTTOM)):
+                if name != "forward":
+                    self.drawing.line((x, top, x, bottom), Style(line="#555555", width=0.8, dash=(3, 3)))
+            self.drawing.text(x + (-4 if name == "forward" else 3), 13, name, START)
+
+    def draw_rows(self) -> None:
+        self.drawing.text(2, ROWS["compute"] - 5, "rank 0 computes", START)
+        self.drawing.text(2, ROWS["wire"] - 5, "and sends", START)
+        spans = computed(self.flow)
+        # A unit's letter stands at its widest box: others of the same name are short pieces of it.
+        widest = {span.name: max(one.seconds for one in spans if one.name == span.name) for span in spans}
+        self.before: dict[str, tuple[str, float]] = {}
+        for span in spans:
+            way, _, unit = span.name.partition(" ")
+            if way in COMPUTING and way != "compute" and (span.seconds >= SHORT or way == "forward"):
+                silent = not unit or unit == "loss" or span.seconds < widest[span.name]
+                sign = "" if silent else LETTERS.get(unit, unit[-1])
+                self.box("compute", COMPUTING[way], span.start, span.stop, sign)
+        for call in self.flow.calls:
+            self.box("wire", TRAVELLING[call.name], call.start, call.stop, LETTERS.get(call.unit, call.unit[-1]))
+
+    def box(self, row: str, look: Any, start: float, stop: float, sign: str) -> None:
+        x, y = self.across(start), ROWS[row]
+        wide = max(0.8, self.across(stop) - x)
+        self.drawing.box(x, y, wide, BOX, filled(look))
+        middle = x + wide / 2
+        if sign and wide >= (9 if sign.isdigit() else 12):
+            self.drawing.text(middle, y + 14, sign, words(11, halo=3))
+        elif sign and not (row in self.before and self.before[row][0] == sign and middle - self.before[row][1] < 12):
+            # Beneath its box; where forward meets backward, two boxes of one unit share a letter.
+            self.drawing.text(middle, y + BOX + 11, sign, SMALL)
+            self.before[row] = sign, middle
+
+    def draw_legend(self) -> None:
+        used = [MEMORY[kind] for kind in KINDS if any(sample.bytes.get(kind) for sample in self.rank.course)]
+        also = {"gathered units": ", all_gather", "gradient buffers": ", reduce_scatter"}
+        looks = [look._replace(name=look.name + also.get(look.name, "")) for look in used]
+        self.drawing.legend([*looks, TRAVELLING["all_reduce"]], 6, BOTTOM + 22, 200, 2)
+        self.drawing.text(206, HIGH - 5, "E embedding, H head; dot: the peak", START)
+
+
+def computed(flow: Flow) -> list[Any]:
+    spans = [span for span in flow.ranks[0].spans if span.kind == "compute" and span.stop - span.start > 0.5e-6]
+    return sorted(spans, key=lambda span: span.start)
+
+
+def headline(flow: Flow) -> str:
+    run, rank = flow.run, flow.ranks[0]
+    said = ["with overlap" if run.overlap else "without overlap"]
+    if run.stage == 3:
+        said.append("with prefetch" if run.prefetch else "without prefetch")
+    if run.offload:
+        said.append("optimizer on the host")
+    text = f"Stage {run.stage}, {', '.join(said)}: {1e6 * flow.seconds:,.0f} µs; {peak_name(rank)}."
+    host = sum(nbytes for kind, nbytes in rank.course[-1].bytes.items() if kind.startswith("host:"))
+    return f"{text} {kb(host)} kB rest on the host." if host else text
 
 
 def peak_name(rank: StepOfRank) -> str:
-    """Such as "peak 2,114 kB in backward blocks.1, the largest part gradient buffers"."""
+    """Such as "peak 2,114 kB in backward block 1, the largest part gradient buffers"."""
     kind = max(KINDS, key=lambda kind: rank.peak.bytes.get(kind, 0))
-    return f"peak {rank.peak.total / 1e3:,.0f} kB in {rank.peak_at}, the largest part {named(kind)}"
+    where = rank.peak_at.replace("blocks.", "block ")
+    return f"peak {rank.peak.total / 1e3:,.0f} kB in {where}, the largest part {named(kind)}"
 
 
-def stages_table(run: StepRun) -> str:
-    """Rank 0 of a step at each stage: bytes by kind at the peak, and times."""
-    ranks = [ran(replace(run, stage=stage))[0] for stage in STAGES]
+def compared(flow: Flow, plain: Flow) -> str:
+    """Rank 0 of this step beside stage 0's: times, bytes sent, and bytes by kind at the peak."""
+    ranks = [plain.ranks[0], flow.ranks[0]]
     kinds = [kind for kind in KINDS if any(rank.peak.bytes.get(kind) for rank in ranks)]
-    rows = [[named(kind), *(f"{rank.peak.bytes.get(kind, 0) / 1e3:,.1f}" for rank in ranks)] for kind in kinds]
-    rows += [
-        ["peak, kB", *(f"{rank.peak.total / 1e3:,.1f}" for rank in ranks)],
+    rows = [
         ["step, µs", *(f"{1e6 * rank.seconds:,.0f}" for rank in ranks)],
         ["computing, µs", *(f"{1e6 * rank.busy_seconds('compute'):,.0f}" for rank in ranks)],
         ["in collectives, µs", *(f"{1e6 * rank.busy_seconds('collective'):,.0f}" for rank in ranks)],
         ["both at once, µs", *(f"{1e6 * rank.overlapped:,.0f}" for rank in ranks)],
+        ["sent, bytes", *(f"{sum(one.sent(one.seconds).values()):,}" for one in (plain, flow))],
+        ["peak, bytes", *(f"{rank.peak.total:,}" for rank in ranks)],
+        *([f"  {named(kind)}", *(f"{rank.peak.bytes.get(kind, 0):,}" for rank in ranks)] for kind in kinds),
     ]
-    heads = [f"stage {stage}{' (shown)' if stage == run.stage else ''}" for stage in STAGES]
-    return text_table(["at the peak, kB", *heads], rows)
+    return text_table(["rank 0", "stage 0", "as set"], rows)
 
 
-def draw_step(found: Sequence[StepOfRank]) -> Picture:
-    """Ranks' spans above the memory of rank 0. The table says what rank 0's peak consists of."""
-    stop = max(rank.seconds for rank in found) * 1e6
-    rows = 0.36 * len(found)
-    figure = blank(7.8, rows + 3.7)
-    above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [rows + 0.2, 2.5]})
-    shown = [span for rank in found for span in rank.spans if kind_of(span) in LOOKS and span.stop > span.start]
-    for span in shown:
-        _bar(above, span, stop)
-    above.set_yticks(range(len(found)), [f"rank {rank}" for rank in range(len(found))])
-    above.set_ylim(len(found) - 0.5, -0.5)
-    used = [name for name in LOOKS if any(kind_of(span) == name for span in shown)]
-    patches = [Patch(facecolor=LOOKS[n].colour, hatch=LOOKS[n].hatch, edgecolor="black", label=n) for n in used]
-    above.legend(handles=patches, ncols=6, frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    _skyline(below, found[0].course, stop)
-    _name_peak(below, found[0], stop)
-    below.set_xlim(0, stop)
-    below.set_xlabel("microseconds on the virtual clock; above: computing, and beneath it collectives", fontsize=9)
-    below.set_ylabel("kB on rank 0", fontsize=9)
-    for axes in (above, below):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(labelsize=9)
-    rows_of_table = [[named(kind), f"{size:,}"] for kind, size in found[0].peak.bytes.items() if size]
-    alt = f"What {len(found)} ranks compute and send in a step, above the memory of rank 0: {peak_name(found[0])}."
-    return Picture(figure, text_table([peak_name(found[0]), "bytes"], rows_of_table), alt)
-
-
-def kind_of(span: Span) -> str:
-    """What a span is drawn as: a collective by its name, computing by its first word."""
-    return span.name.split()[0]
-
-
-def _bar(axes: Any, span: Span, stop: float) -> None:
-    _, colour, hatch = LOOKS[kind_of(span)]
-    start, width = 1e6 * span.start, 1e6 * span.seconds
-    computes = span.kind == "compute"
-    # Computing in the upper half of a rank's row, collectives in the lower.
-    middle = span.rank + (-0.21 if computes else 0.21)
-    axes.barh(middle, width, 0.38, left=start, color=colour, hatch=hatch, edgecolor="black", linewidth=0.5)
-    label = span.name.partition(" ")[2]
-    if computes and label and _fits(label, width / stop):
-        ground = {"boxstyle": "round,pad=0.08", "facecolor": "white", "edgecolor": "none", "alpha": 0.9}
-        axes.text(start + width / 2, middle, label, ha="center", va="center", fontsize=7, bbox=ground)
-
-
-def _fits(label: str, share: float) -> bool:
-    return len(label) * 7 * 0.62 / 72 < share * INCHES
-
-
-def _skyline(axes: Any, course: Sequence[Sample], stop: float) -> None:
-    """Live bytes by kind, stacked, each named where it has room."""
-    times = np.array([1e6 * sample.time for sample in course] + [stop])
-    kinds = [kind for kind in KINDS if any(sample.bytes.get(kind) for sample in course)]
-    live = np.array([[sample.bytes.get(kind, 0) / 1e3 for sample in course] for kind in kinds])
-    live = np.concatenate([live, live[:, -1:]], axis=1)
-    tops = np.cumsum(live, axis=0)
-    most = tops[-1].max()
-    patches = []
-    for number, kind in enumerate(kinds):
-        name, colour, hatch = MEMORY[kind]
-        bottom = tops[number] - live[number]
-        axes.fill_between(
-            times, bottom, tops[number], step="post", facecolor=colour, hatch=hatch, edgecolor=(0, 0, 0, 0.45),
-            linewidth=0.3,
-        )  # fmt: skip
-        patches.append(Patch(facecolor=colour, hatch=hatch, edgecolor="black", label=name))
-        _name(axes, name, times, bottom, tops[number], stop, most)
-    axes.legend(
-        handles=patches, ncols=4, frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.17)
-    )  # fmt: skip
-    axes.set_ylim(0, 1.3 * most)
-
-
-def _name(axes: Any, kind: str, times: Any, bottom: Any, top: Any, stop: float, most: float) -> None:
-    """Write a kind into its layer, at the place where it is highest over the whole width of the word."""
-    half = len(kind) * 8 * 0.62 / 72 / INCHES * stop / 2
-    best = (0.0, 0.0, 0.0)
-    for middle in np.linspace(half, stop - half, 60):
-        # The level in force when the window opens counts, too.
-        first = max(int(np.searchsorted(times, middle - half, side="right")) - 1, 0)
-        last = int(np.searchsorted(times, middle + half))
-        low, high = bottom[first:last].max(), top[first:last].min()
-        best = max(best, (high - low, float(middle), (low + high) / 2))
-    room, middle, height = best
-    if room > 0.06 * most:
-        ground = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.9}
-        axes.text(middle, height, kind, ha="center", va="center", fontsize=8, bbox=ground)
-
-
-def _name_peak(axes: Any, rank: StepOfRank, stop: float) -> None:
-    """A mark on the peak, with its size, place and largest part."""
-    at, height = 1e6 * rank.peak.time, rank.peak.total / 1e3
-    side = "left" if at < 0.3 * stop else "right" if at > 0.7 * stop else "center"
-    axes.vlines(at, 0, height, color="black", linewidth=0.8, linestyle=":")
-    axes.annotate(
-        _in_two_lines(peak_name(rank)),
-        (at, height), xytext=(at, 1.1 * height), ha=side, va="bottom", fontsize=9,
-        arrowprops={"arrowstyle": "-|>", "color": "black", "shrinkB": 0},
-    )  # fmt: skip
-    axes.plot([at], [height], "o", color="black", markersize=4)
-
-
-def _in_two_lines(name: str) -> str:
-    first, _, second = name.rpartition(", ")
-    return f"{first},\n{second}"
+def boxes(flow: Flow) -> str:
+    """What the two rows of the picture show, in order of time."""
+    rows = [(span.start, span.stop, "compute", span.name.replace("blocks.", "block ")) for span in computed(flow)]
+    rows += [(call.start, call.stop, "wire", f"{call.name} of {nice(call.unit)}") for call in flow.calls]
+    shown = [[what, row, f"{1e6 * start:,.0f}", f"{1e6 * stop:,.0f}"] for start, stop, row, what in sorted(rows)]
+    return text_table(["what", "row", "from, µs", "to, µs"], shown)

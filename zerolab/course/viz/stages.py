@@ -1,26 +1,22 @@
-"""A moment of a step at stages 0 to 3: what each rank has of every unit, messages on their way, and rank 0's memory."""
+"""A step at stages 0 to 3, as it ran: what each rank has of every unit, messages on their way, and rank 0's memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from math import pi, sin
 
-import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch, Rectangle
-
+from zerolab.course.viz.drawing import Drawing, Frame, Mark, Style, filled, words
 from zerolab.course.viz.flow import Flow, Sent
 from zerolab.course.viz.looks import MEMORY
-from zerolab.course.viz.picture import Picture
-from zerolab.course.viz.slices import AWAY, BANDS, BRIEF, KEPT, NEW, courses, flow_of, stop_text, stops
-from zerolab.errors import InputError
+from zerolab.course.viz.slices import AWAY, BRIEF, KEPT, NEW, courses, flow_of, stop_text, stops
 from zerolab.memory import KINDS, Sample
 
-WIDE, HIGH, ROOM = 400, 408, 88
-"""Of the drawing, and of the units of a rank, in its own units."""
-PLACE = {"parameters": (56, 7), "gradients": (102, 7), "optimizer_states": (148, 14)}
+WIDE, HIGH, ROOM = 400, 442, 88
+"""Of the drawing, and of the units of a rank."""
+BANDS = {"parameters": (56, 7), "gradients": (102, 7), "optimizer_states": (148, 14)}
 """Of each band: its top, and the height of a slice. Areas are bytes."""
-LEFT, RIGHT, TOP, BOTTOM = 34, 318, 228, 306
+LEFT, RIGHT, TOP, BOTTOM = 34, 318, 232, 330
 MOST_SECONDS, MOST_BYTES, MOST_SENT = 1.9e-3, 4e6, 2e6
 LETTERS = {"embedding": "E", "head": "H"}
 LEGEND = (
@@ -28,51 +24,53 @@ LEGEND = (
     "pale: memory that waits for values; black frame: final values of this step",
     "white frame: on its way to the next rank; pale curve: still to come",
 )
-"""What the colours' legend leaves unsaid; `living/stages.js` has the same lines."""
+"""What the colours' legend leaves unsaid."""
+APART, SLOWER = 20e-6, 9_000
+"""Seconds between two frames, and how much slower than on the virtual clock a film is shown."""
+SMALL, START, END = words(11), words(11, "start"), words(11, "end")
+AXIS = Style(line="#555555", width=0.8)
 
 
-def stage_moment(stage: int = 1, moment: int = 0) -> Picture:
-    """A step of the course's small model on four ranks at a stage, at the `moment`th of its moments (`slices.py`).
-
-    Raises InputError for a stage or a moment that is not there.
-    """
+def stage_frames(stage: int) -> list[Frame]:
+    """A step of the course's small model on four ranks at a stage, moment by moment (`slices.py`). Raises InputError
+    for a stage that is not there."""
     flow = flow_of(stage)
-    last = len(stops(flow)) - 1
-    if isinstance(moment, bool) or not isinstance(moment, int) or not 0 <= moment <= last:
-        raise InputError(f"stage {stage} has no moment {moment!r}; take 0 to {last}")
-    said, alt, table = stop_text(flow, moment)
-    return Picture(draw_moment(flow, stops(flow)[moment].time), table, alt, said)
+    times = {stop.time: number for number, stop in enumerate(stops(flow))}
+    for number in range(1, int(flow.seconds / APART)):
+        if min(abs(number * APART - time) for time in times) > APART / 2:
+            times[number * APART] = -1
+    frames = []
+    for time, after in zip(sorted(times), [*sorted(times)[1:], flow.seconds], strict=True):
+        number = times[time]
+        said = () if number < 0 else stop_text(flow, number)
+        act = "" if number < 0 else stops(flow)[number].computing.replace("no rank computes", "")
+        frames.append(Frame(draw_moment(flow, time), said, round(1000 * SLOWER * (after - time)), act))
+    return frames
 
 
-def draw_moment(flow: Flow, time: float, title: str = "", inches: float = 6.2) -> Figure:
-    """The figure `inches` wide; `title` stands above it, its first line in bold."""
-    above = 38 if title else 0
-    figure = Figure(figsize=(inches, inches * (HIGH + above) / WIDE))
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_xlim(0, WIDE)
-    axes.set_ylim(HIGH, -above)
-    axes.set_axis_off()
-    size = 11 * inches * 72 / WIDE * 0.82
-    if title:
-        first, _, rest = title.partition("\n")
-        axes.text(6, -26, first, fontsize=1.2 * size, va="center", weight="bold")
-        axes.text(6, -9, rest, fontsize=1.1 * size, va="center")
+def draw_moment(flow: Flow, time: float) -> Drawing:
+    drawing = Drawing(WIDE, HIGH, 1.45)
     left = columns(flow)
     for rank in range(flow.run.ranks):
-        draw_rank(axes, flow, rank, time, left, size)
+        draw_rank(drawing, flow, rank, time, left)
+    for band, (top, _) in BANDS.items():
+        drawing.text(6, top - 4, MEMORY[band].name, START)
     for one in courses(flow):
         _, state, kind = [state for state in one.states if state[0] <= time + 1e-12][-1]
-        top, height = PLACE[one.band]
+        top, height = BANDS[one.band]
         x, width = left[one.unit]
-        axes.add_patch(
-            Rectangle((x + 100 * one.rank, top + height * one.chunk), width - 0.6, height - 0.6, **look(state, kind))
-        )
-    for message in flow.messages:
+        place = x + 100 * one.rank, top + height * one.chunk, width - 0.6, height - 0.6
+        drawing.box(*place, look(state, kind), f"{one.band} {one.rank} {one.unit} {one.chunk}")
+    draw_memory(drawing, flow, time)
+    draw_sent(drawing, flow, time)
+    used = [MEMORY[kind] for kind in KINDS if kind != "step_buffers"]
+    drawing.legend(used, 6, BOTTOM + 22, 122, 3)
+    for number, line in enumerate(LEGEND):
+        drawing.text(6, BOTTOM + 76 + 15 * number, line, START)
+    for number, message in enumerate(flow.messages):
         if message.start <= time < message.stop:
-            axes.add_patch(flying(flow, message, time, left))
-    draw_memory(axes, flow, time, size)
-    draw_sent(axes, flow, time, size)
-    return figure
+            draw_message(drawing, flow, message, time, left, f"message {number}")
+    return drawing
 
 
 def columns(flow: Flow) -> dict[str, tuple[float, float]]:
@@ -84,121 +82,115 @@ def columns(flow: Flow) -> dict[str, tuple[float, float]]:
     return found
 
 
-def look(state: int, kind: str) -> dict[str, Any]:
+def look(state: int, kind: str) -> Style:
     if state == AWAY:
-        return {"facecolor": "white", "edgecolor": "#bbbbbb", "linewidth": 0.6, "linestyle": (0, (2, 2)), "zorder": 2}
+        return Style("white", "#bbbbbb", dash=(1.5, 1.5))
     colour = MEMORY[kind].colour
     if state == KEPT:
-        return {"facecolor": (colour, 0.22), "edgecolor": "#999999", "linewidth": 0.4, "zorder": 2}
-    edge: dict[str, Any] = {"edgecolor": "black", "linewidth": 1.4, "zorder": 3}
-    return {"facecolor": colour, **(edge if state == NEW else {"edgecolor": "#999999", "linewidth": 0.4, "zorder": 2})}
+        return Style(colour, "#999999", 0.4, opacity=0.22)
+    return Style(colour, "black", 1.3) if state == NEW else Style(colour, "#999999", 0.4)
 
 
-def draw_rank(axes: Any, flow: Flow, rank: int, time: float, left: dict[str, tuple[float, float]], size: float) -> None:
-    x = 100 * rank
-    axes.add_patch(
-        FancyBboxPatch(
-            (x + 5, 19), 90, 186, boxstyle="round,pad=3", facecolor="white", edgecolor="#bbbbbb", linewidth=1
-        )
-    )
-    axes.text(x + 50, 8, f"rank {rank}", ha="center", va="center", fontsize=size)
+def draw_rank(drawing: Drawing, flow: Flow, rank: int, time: float, left: dict[str, tuple[float, float]]) -> None:
+    drawing.box(2 + 100 * rank, 16, 96, 192, Style("white", "#bbbbbb"))
+    drawing.text(50 + 100 * rank, 12, f"rank {rank}", SMALL)
     at = time + BRIEF
     spans = [span.name for span in flow.ranks[rank].spans if span.kind == "compute" and span.start <= at < span.stop]
     for unit, (start, width) in left.items():
         busy = any(name == "update" or name.endswith(f" {unit}") for name in spans)
-        if busy:
-            axes.add_patch(Rectangle((x + start - 1, 22), width + 2, 15, facecolor="black"))
-        axes.text(
-            x + start + width / 2, 29.5, LETTERS.get(unit, unit[-1]), color="white" if busy else "black",
-            ha="center", va="center", fontsize=size,
-        )  # fmt: skip
-    for band in BANDS if rank == 0 else ():
-        axes.text(6, PLACE[band][0] - 4, MEMORY[band].name, va="baseline", fontsize=size)
+        middle, ground = 100 * rank + start + width / 2, max(width - 4, 11)
+        box = (middle - ground / 2, 22, ground, 15)
+        drawing.box(*box, Style("black" if busy else "none"), f"works {rank} {unit}")
+        sign = LETTERS.get(unit, unit[-1])
+        drawing.text(middle, 34, sign, words(11, fill="white" if busy else "black"), f"sign {rank} {unit}")
 
 
-def flying(flow: Flow, message: Sent, time: float, left: dict[str, tuple[float, float]]) -> Rectangle:
+def draw_message(
+    drawing: Drawing, flow: Flow, message: Sent, time: float, left: dict[str, tuple[float, float]], name: str
+) -> None:
     """A message on its way, from its slice on one rank to that on the next."""
-    name, unit = flow.calls[message.call][:2]
-    band = "parameters" if name == "all_gather" else "gradients"
-    kind = "gathered_units" if name == "all_gather" else "gradient_buffers"
+    call, unit = flow.calls[message.call][:2]
+    band, kind = travels(call)
     share = (time - message.start) / (message.stop - message.start)
     smooth = share * share * (3 - 2 * share)
     x, width = left[unit]
-    top, height = PLACE[band]
-    rise = (14 if message.dst < message.src else 5) * np.sin(np.pi * smooth)
-    corner = (x + 100 * (message.src + smooth * (message.dst - message.src)), top + height * message.chunk - rise)
-    return Rectangle(corner, width, height, facecolor=MEMORY[kind].colour, edgecolor="white", linewidth=1.2, zorder=5)
+    top, height = BANDS[band]
+    rise = (14 if message.dst < message.src else 5) * sin(pi * smooth)
+    corner = x + 100 * (message.src + smooth * (message.dst - message.src)), top + height * message.chunk - rise
+    drawing.box(*corner, width, height, Style(MEMORY[kind].colour, "white", 1.1), name)
 
 
-def across(seconds: Any) -> Any:
+def travels(call: str) -> tuple[str, str]:
+    """To which band belongs what a collective sends, and as which kind of memory."""
+    return ("parameters", "gathered_units") if call == "all_gather" else ("gradients", "gradient_buffers")
+
+
+def across(seconds: float) -> float:
     return LEFT + (RIGHT - LEFT) * seconds / MOST_SECONDS
 
 
-def up(share: Any) -> Any:
+def up(share: float) -> float:
     return BOTTOM - (BOTTOM - TOP) * share
 
 
-def draw_memory(axes: Any, flow: Flow, time: float, size: float) -> None:
+def draw_memory(drawing: Drawing, flow: Flow, time: float) -> None:
     """Rank 0's memory by kind over the step, paler from `time` on, upon that of stage 0 in grey."""
-    plain = flow_of(0, flow.run.ranks)
-    for _, times, level in layers(plain.ranks[0].course, plain.seconds, ("",)):
-        axes.fill_between(across(times), up(0), up(level / MOST_BYTES), step="post", facecolor="#d9d9d9", linewidth=0)
-    below: Any = 0
-    for kind, times, level in layers(flow.ranks[0].course, flow.seconds, KINDS):
-        axes.fill_between(
-            across(times), up(below / MOST_BYTES), up((below + level) / MOST_BYTES), step="post",
-            facecolor=MEMORY[kind].colour, hatch=MEMORY[kind].hatch, edgecolor=(0, 0, 0, 0.35), linewidth=0,
-        )  # fmt: skip
-        below = below + level
-    axes.add_patch(
-        Rectangle((across(time), TOP), across(flow.seconds) - across(time), BOTTOM - TOP, facecolor=("white", 0.6))
-    )
-    axes.plot([across(time)] * 2, [TOP - 4, BOTTOM], color="black", linewidth=1.6)
-    axes.plot([LEFT, LEFT, RIGHT], [TOP, BOTTOM, BOTTOM], color="#555555", linewidth=0.9)
-    axes.text(2, TOP - 6, "MB held by rank 0; grey: stage 0", fontsize=size)
+    drawing.marks |= areas(flow)
+    later = across(time), TOP, across(flow.seconds) - across(time), BOTTOM - TOP
+    drawing.box(*later, Style("white", opacity=0.6), "later")
+    drawing.line((across(time), TOP - 4, across(time), BOTTOM), Style(line="black", width=1.4), "now")
+    drawing.line((LEFT, TOP, LEFT, BOTTOM, RIGHT, BOTTOM), AXIS)
+    drawing.text(2, TOP - 6, "MB held by rank 0; grey: stage 0", START)
     for megabytes in range(5):
-        axes.text(LEFT - 4, up(1e6 * megabytes / MOST_BYTES), megabytes, ha="right", va="center", fontsize=size)
+        drawing.text(LEFT - 4, up(1e6 * megabytes / MOST_BYTES) + 4, str(megabytes), END)
     for micros in (0, 500, 1000, 1500):
-        name = f"{micros} µs" if micros == 1500 else micros
-        axes.text(across(1e-6 * micros), BOTTOM + 13, name, ha="center", fontsize=size)
-    kinds = [kind for kind in KINDS if kind != "step_buffers"]
-    for number, kind in enumerate(kinds):
-        x, y = (6, 116, 246)[number % 3], BOTTOM + 22 + 14 * (number // 3)
-        axes.add_patch(
-            Rectangle(
-                (x, y),
-                12,
-                10,
-                facecolor=MEMORY[kind].colour,
-                hatch=MEMORY[kind].hatch,
-                edgecolor="black",
-                linewidth=0.5,
-            )
-        )
-        axes.text(x + 16, y + 9, MEMORY[kind].name, fontsize=size)
-    for number, line in enumerate(LEGEND):
-        axes.text(6, BOTTOM + 73 + 13 * number, line, fontsize=size)
+        drawing.text(across(1e-6 * micros), BOTTOM + 13, f"{micros} µs" if micros == 1500 else str(micros), SMALL)
 
 
-def layers(course: Iterable[Sample], seconds: float, kinds: Iterable[str]) -> Iterator[tuple[str, Any, Any]]:
-    """By kind that is ever there ("" for all together): times, and bytes from each on."""
-    samples = [*course]
-    times = np.array([sample.time for sample in samples] + [seconds])
+@lru_cache(maxsize=8)
+def areas(flow: Flow) -> dict[str, Mark]:
+    """Of rank 0's memory, the same in each frame."""
+    plain, found = flow_of(0, flow.run.ranks), Drawing(WIDE, HIGH)
+    for of, kinds in ((plain, ("",)), (flow, KINDS)):
+        for points, kind in layers(of.ranks[0].course, of.seconds, kinds):
+            at = [place for seconds, nbytes in points for place in (across(seconds), up(nbytes / MOST_BYTES))]
+            style = filled(MEMORY[kind], "none") if kind else Style("#d9d9d9")
+            found.add(f"memory {kind}", "area", at, style)
+    return found.marks
+
+
+def layers(
+    course: Sequence[Sample], seconds: float, kinds: Iterable[str]
+) -> Iterator[tuple[list[tuple[float, float]], str]]:
+    """Areas upon each other, one for each kind that is ever there ("": all together): corners in seconds and bytes."""
+    times = [sample.time for sample in course]
+    below = [0.0] * len(course)
     for kind in kinds:
-        levels = [sample.bytes.get(kind, 0) if kind else sample.total for sample in samples]
+        levels = [sample.bytes.get(kind, 0) if kind else sample.total for sample in course]
         if any(levels):
-            yield kind, times, np.array([*levels, levels[-1]])
+            above = [low + level for low, level in zip(below, levels, strict=True)]
+            yield [*steps(times, above, seconds), *reversed(steps(times, below, seconds))], kind
+            below = above
 
 
-def draw_sent(axes: Any, flow: Flow, time: float, size: float) -> None:
+def steps(times: Sequence[float], levels: Sequence[float], end: float) -> list[tuple[float, float]]:
+    """Corners of a line that stays at each level until it jumps to another."""
+    corners = [(times[0], levels[0])]
+    for time, level in zip(times[1:], levels[1:], strict=True):
+        if level != corners[-1][1]:
+            corners += [(time, corners[-1][1]), (time, level)]
+    return [*corners, (end, levels[-1])]
+
+
+def draw_sent(drawing: Drawing, flow: Flow, time: float) -> None:
     """A bar of the bytes that rank 0 has sent, by collective."""
     below = 0.0
     for name, nbytes in flow.sent(time).items():
-        kind = "gathered_units" if name == "all_gather" else "gradient_buffers"
         high = (BOTTOM - TOP) * nbytes / MOST_SENT
-        axes.add_patch(Rectangle((352, BOTTOM - below - high), 30, high, facecolor=MEMORY[kind].colour))
+        style = Style(MEMORY[travels(name)[1]].colour)
+        drawing.box(352, BOTTOM - below - high, 30, high, style, f"sent {name}")
         below += high
-    axes.plot([348, 348, 386], [TOP, BOTTOM, BOTTOM], color="#555555", linewidth=0.9)
-    axes.text(WIDE - 2, TOP - 6, "MB sent", ha="right", fontsize=size)
+    drawing.line((348, TOP, 348, BOTTOM, 386, BOTTOM), AXIS)
+    drawing.text(WIDE - 2, TOP - 6, "MB sent", END)
     for megabytes in range(3):
-        axes.text(344, up(1e6 * megabytes / MOST_SENT), megabytes, ha="right", va="center", fontsize=size)
+        drawing.text(344, up(1e6 * megabytes / MOST_SENT) + 4, str(megabytes), END)

@@ -9,9 +9,7 @@ from typing import Any
 
 from ipywidgets import HTML, Box, Layout, ValueWidget, VBox
 
-from zerolab.course.living import marked
 from zerolab.course.viz.picture import Picture
-from zerolab.course.widgets import mounted
 from zerolab.errors import InputError
 
 DRAWING = RLock()
@@ -25,14 +23,8 @@ STALE = "The picture below is that of the settings before."
 class Living(VBox):
     """`draw(**settings)` with a control for each setting. `busy` is what stands there while a slow one draws.
 
-    scene   the scene (`course.living`) that pages without a kernel show in its place, set as the controls are
-    about   settings of the scene that no control has, such as which model's parameters are shown
-
     The picture is also part of the cell's stored output, so a notebook that is opened without a kernel shows it. There
     is no Output widget and no global figure behind it; a test sets `controls[name].value` and reads `picture`.
-
-    Where anywidget is installed, a scene stands in the notebook, too, in place of controls and picture; what a reader
-    set in it is in `moving.settings`.
 
     Raises InputError where the first settings cannot be drawn.
     """
@@ -43,8 +35,6 @@ class Living(VBox):
         /,
         *,
         busy: str = "",
-        scene: str = "",
-        about: dict[str, Any] | None = None,
         **controls: ValueWidget,
     ) -> None:
         self.controls = controls
@@ -53,14 +43,11 @@ class Living(VBox):
         """Why the settings of now have no picture; empty where they have."""
         self._draw = draw
         self._busy = busy
-        self._scene, self._about = scene, about or {}
         self._drawn = self.settings()
         self._note = HTML()
         self._shown = HTML(self.picture.html(), layout=Layout(width="100%", margin="0"))
         rows = Box([*controls.values()], layout=Layout(display="flex", flex_flow="row wrap", width="100%"))
-        self.moving = mounted.mounted(scene, self._about | self.settings()) if scene and mounted.MOVES else None
-        """The scene in place of the controls and the picture, where anywidget is installed."""
-        super().__init__([self.moving] if self.moving else [rows, self._note, self._shown])
+        super().__init__([rows, self._note, self._shown])
         for control in controls.values():
             control.observe(lambda _: self.redraw(), names="value")
 
@@ -95,8 +82,5 @@ class Living(VBox):
         data = bundle[0] if isinstance(bundle, tuple) else bundle
         if data is not None:
             text = f"{self.refusal}. {STALE}\n{self.picture.table}" if self.refusal else self.picture.table
-            html = f"{self._said()}{self._shown.value}"
-            if self._scene:
-                html = marked(self._scene, self._about | self.settings(), html)
-            data.update({"text/html": html, "text/plain": text})
+            data.update({"text/html": f"{self._said()}{self._shown.value}", "text/plain": text})
         return bundle

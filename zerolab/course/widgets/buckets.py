@@ -1,4 +1,4 @@
-"""Sliders on the shard map and on the bucket explorer."""
+"""Sliders on the bucket explorer."""
 
 from __future__ import annotations
 
@@ -7,33 +7,12 @@ from collections.abc import Mapping, Sequence
 from ipywidgets import Checkbox, Layout, SelectionSlider
 
 from zerolab.collectives import Link
-from zerolab.course.living.shards import name_of
 from zerolab.course.viz.buckets import SIZES, bucket_explorer
 from zerolab.course.viz.picture import Picture
-from zerolab.course.viz.shards import shard_map
 from zerolab.course.widgets.living import Living
-from zerolab.flat import lay_out
 
 WIDE = {"style": {"description_width": "165px"}, "layout": Layout(width="340px")}
 Shapes = Mapping[str, Sequence[int]]
-
-
-def shard_sliders(shapes: Shapes, ranks: int = 4, align: int = 16) -> Living:
-    """The shard map of parameters of these shapes, for any number of ranks and any alignment."""
-
-    def draw(ranks: int, align: int) -> Picture:
-        return shard_map(lay_out(shapes, ranks, align))
-
-    known = name_of(shapes)
-    return Living(
-        draw,
-        scene="shards" if known else "",
-        about={"model": known},
-        ranks=SelectionSlider(options=list(range(1, 9)), value=ranks, description="ranks", **WIDE),
-        align=SelectionSlider(
-            options=[1, 2, 4, 8, 16, 32, 64], value=align, description="slots start at multiples of", **WIDE
-        ),
-    )
 
 
 def bucket_sliders(shapes: Shapes, ranks: int = 4, gbit_per_s: float = 10.0, latency_us: float = 50.0) -> Living:

@@ -1,0 +1,86 @@
+"""A scene in a notebook: the player that the site has, and a kernel that draws each setting when it is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anywidget import AnyWidget
+from traitlets import Dict
+
+from zerolab.course.living.scene import Scene, encoded, marked, named, player, shown, style
+from zerolab.course.viz.drawing import Style
+from zerolab.course.viz.picture import Picture
+from zerolab.course.widgets.living import DRAWING
+from zerolab.errors import InputError
+
+
+class Moving(AnyWidget):
+    """A scene, set so. Its still is part of the cell's stored output, so a notebook that is opened without a kernel
+    shows it, and the site puts the scene in its place, if it has these settings.
+
+    Raises InputError for a setting that the scene has not.
+    """
+
+    _esm, _css = player(), style()
+    scene = Dict().tag(sync=True)
+    settings = Dict().tag(sync=True)
+    answer = Dict().tag(sync=True)
+
+    def __init__(self, scene: Scene, **settings: Any) -> None:
+        self.kept, self.drawn = scene, scene.open()
+        for one in self.drawn.controls:
+            if settings[one.name] not in one.values:
+                said = ", ".join(map(str, one.values))
+                raise InputError(f"{one.name} is {settings[one.name]!r}; choose one of {said}")
+        self.film = self.drawn.film(**self.controls(settings))
+        self.still(settings)  # a stop that is not there is refused at once
+        super().__init__(scene=self.drawn.described() | {"asks": True}, settings=settings)
+        self.answer = {"name": self.name(settings), **self.encoded()}
+        self.observe(self.follow, names="settings")
+
+    def controls(self, settings: dict[str, Any]) -> dict[str, Any]:
+        return {one.name: settings[one.name] for one in self.drawn.controls}
+
+    def still(self, settings: dict[str, Any]) -> Picture:
+        stop = self.drawn.stop
+        return self.drawn.still(self.film, settings[stop.name] if stop else 0, self.controls(settings))
+
+    @property
+    def picture(self) -> Picture:
+        """The still of the settings of now; of settings that cannot be, that of those before. A film that has become
+        shorter stands at its end."""
+        last = sum(bool(frame.words) for frame in self.film) - 1
+        stop = self.drawn.stop
+        return self.still(self.settings | ({stop.name: min(self.settings[stop.name], last)} if stop else {}))
+
+    def follow(self, change: Any) -> None:
+        """Draw what a reader has set. Of two moves at once, in two threads, the last to draw sees both."""
+        with DRAWING:
+            if self.name(self.settings) != self.answer["name"]:
+                self.answer = self.asked(self.settings)
+
+    def name(self, settings: dict[str, Any]) -> str:
+        """What the player calls settings."""
+        return ",".join(named([settings[name] for name in layer.settings]) for layer in self.drawn.layers)
+
+    def asked(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """The film of these settings, or why there is none."""
+        try:
+            self.film = self.drawn.film(**self.controls(settings))
+        except InputError as error:
+            return {"name": self.name(settings), "refused": str(error)}
+        return {"name": self.name(settings), **self.encoded()}
+
+    def encoded(self) -> dict[str, Any]:
+        styles: dict[Style, int] = {}
+        return {"films": [encoded(self.film, styles)], "styles": [*map(shown, styles)]}
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        bundle = super()._repr_mimebundle_(**kwargs)
+        data = bundle[0] if isinstance(bundle, tuple) else bundle
+        if data is not None:
+            still = self.picture.html()
+            if self.kept.has(self.settings):
+                still = marked(self.kept.name, self.settings, still)
+            data.update({"text/html": still, "text/plain": self.picture.table})
+        return bundle
