@@ -156,6 +156,8 @@ def hidden_cases(rng: Random) -> list[Case]:
     alike = [4 * rng.randint(50, 200)] * 4
     drawn += [(2, alike, [40] * 4, alike[0]), (4, alike, [40] * 4, 2 * alike[0]), (2, odd, [40] * 5, sum(odd))]
     drawn += [(4, [rng.randint(300, 500)], [40], 500), (4, [2, 401, 3, 1, 400], [20] * 5, 805)]
+    # A shard times the ranks is no unit: by it the last rank, whose shards are empty, has room for all of these.
+    drawn.append((4, [3] * 60, [1] * 60, 12))
     cases = [units_case(rng, *one, board=at == 0) for at, one in enumerate(drawn)]
     return [*cases, units_case(rng, 3, odd, [10] * 5, max(odd) + 100, link=None, world="processes")]
 
