@@ -1,20 +1,21 @@
 """A ring collective as a film: what every rank holds before each step, and which messages then pass.
 
-Nothing here is computed from a formula. The library's own ring runs in lockstep; messages are the events of its trace,
-and what a rank holds is read from its tensor, where numbers tell by their digits whose summands are in them
-(`ring.py` says how).
+Nothing here is computed from a formula. The library's own ring runs in lockstep; messages are the events of its trace.
+Rank r brings (c+1) * 10^r as chunk c: a number on the way then tells by its digits which chunk it is, and by their
+places whose summands are in it: 303 is chunk 2 with the summands of ranks 0 and 2.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 
 from zerolab.collectives import RingCollectives, Transport
 from zerolab.collectives.ring import split
-from zerolab.course.viz.ring import MOST_RANKS, Hop, Witness, decode
+from zerolab.collectives.transport import WrappedTransport
+from zerolab.course.viz.picture import check_ranks
 from zerolab.errors import InputError
 from zerolab.ranks import launch
 
@@ -23,8 +24,20 @@ NUMEL = 840
 """Elements of the tensor: 2 to 8 ranks all divide it."""
 
 
-@dataclass(frozen=True)
-class Message:
+class Hop(NamedTuple):
+    """What a rank holds of a chunk: it, and the ranks whose summands are in it."""
+
+    chunk: int
+    ranks: tuple[int, ...]
+
+    def sum(self, ranks: int) -> str:
+        """Its sum so far, such as "g3+g0"; "complete" once all `ranks` are in it."""
+        # Chunk c sets out from rank c+1, so this is the order in which its summands came.
+        came = sorted(self.ranks, key=lambda rank: (rank - self.chunk - 1) % ranks)
+        return "complete" if len(came) == ranks else "+".join(f"g{rank}" for rank in came)
+
+
+class Message(NamedTuple):
     """What rank `src` sends to rank `dst` in a step: `hop`, in `nbytes` bytes."""
 
     src: int
@@ -33,8 +46,7 @@ class Message:
     hop: Hop
 
 
-@dataclass(frozen=True)
-class Moment:
+class Moment(NamedTuple):
     """`held[rank][chunk]` is what lies there before the messages of this step (None: nothing yet); `sent[rank]` the
     bytes that a rank has sent until then. The last moment of a film has no messages."""
 
@@ -43,12 +55,14 @@ class Moment:
     sent: tuple[int, ...]
 
 
-class Camera(Witness):
-    """A witness that also reads a tensor, chunk by chunk, before each of its rank's steps."""
+class Camera(WrappedTransport):
+    """A transport that notes what each payload is, all elements of which are alike, and before it the chunks of a
+    tensor."""
 
     def __init__(self, inner: Transport, tensor: torch.Tensor) -> None:
         super().__init__(inner)
         self.chunks = split(tensor, inner.size)
+        self.payloads: list[int] = []
         self.frames: list[list[int]] = []
 
     def look(self) -> None:
@@ -56,7 +70,14 @@ class Camera(Witness):
 
     def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
         self.look()
+        self.payloads.append(int(outgoing[0]))
         super().exchange(outgoing, dst, incoming, src, tag)
+
+
+def decode(value: int) -> Hop:
+    """Which chunk a number is, and whose summands are in it."""
+    digits = [int(digit) for digit in reversed(str(value))]
+    return Hop(max(digits) - 1, tuple(rank for rank, digit in enumerate(digits) if digit))
 
 
 def _on_rank(transport: Transport, collective: str, numel: int) -> tuple[list[list[int]], list[int]]:
@@ -86,14 +107,11 @@ def film(collective: str = "reduce_scatter", ranks: int = 4, numel: int = NUMEL)
     """The moments of a ring `collective` over a tensor of `numel` int32 elements, one before each step and the end.
 
     Raises:
-        InputError: another collective than COLLECTIVES, ranks outside 2 to 8, fewer elements than ranks.
+        InputError: another collective than COLLECTIVES, ranks outside 2 to 8.
     """
     if collective not in COLLECTIVES:
         raise InputError(f"there is no film of {collective!r}; name one of {', '.join(COLLECTIVES)}")
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or not 2 <= ranks <= MOST_RANKS:
-        raise InputError(f"a ring of {ranks!r} ranks cannot be drawn; take 2 to {MOST_RANKS}")
-    if isinstance(numel, bool) or not isinstance(numel, int) or numel < ranks:
-        raise InputError(f"a tensor of {numel!r} elements leaves a rank without a chunk; take {ranks} or more")
+    check_ranks(ranks, 2)
     ran = launch(
         _on_rank, collective, numel, ranks=ranks, world="lockstep", collectives="transport", device="cpu",
         prints="quiet", trace=True,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import floor, isfinite, log2
+from math import ceil, floor, log2
 
 import torch
-from matplotlib.axes import Axes
 
-from zerolab.course.formats import Format, find
+from zerolab.course.formats import find
 from zerolab.course.viz.looks import MEMORY, PALE, ink
-from zerolab.course.viz.picture import Picture, blank, text_table
+from zerolab.course.viz.picture import Picture, panels, text_table
 from zerolab.errors import InputError
 
 Window = tuple[str, float]
@@ -18,9 +17,10 @@ Window = tuple[str, float]
 HELD, LOST = PALE[6], ink(PALE[1])
 OUTCOMES = ("lost", "coarse", "held", "too large")
 """What a format makes of a number: 0, a subnormal, a normal, nothing finite."""
+ACROSS = "size of the gradient; thick: held, thin: coarse, crossed: lost (left) or too large (right)"
 
 
-def gradient_windows(gradients: torch.Tensor, windows: Sequence[Window] = (("fp16", 1.0),)) -> Picture:
+def gradient_windows(gradients: torch.Tensor, windows: Sequence[Window]) -> Picture:
     """A histogram of |gradient| by powers of two, and beneath it what each window can hold: a thick bar for normal
     numbers, a thin one for subnormals, whose last bits are missing. What lies to the left of both becomes 0. The table
     has the share of gradients for each outcome; gradients that are 0 themselves are left out.
@@ -34,28 +34,50 @@ def gradient_windows(gradients: torch.Tensor, windows: Sequence[Window] = (("fp1
     sizes, zeros = sizes[sizes > 0], int((sizes == 0).sum())
     if not len(sizes):
         raise InputError(f"all {zeros} gradients are 0, so there is nothing to draw; give others")
-    if not windows:
-        raise InputError("there are no windows to draw; give (format, scale) pairs")
-    for name, scale in windows:
-        find(name)
-        if not isfinite(scale) or scale <= 0:
-            raise InputError(f"the scale of {name} is {scale!r}; give a finite number above 0")
-    figure = blank(7.6, 2.6 + 0.34 * len(windows))
-    heights = [2.0, 0.24 * len(windows) + 0.2]
-    bars, lines = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": heights})
-    low, high = _histogram(bars, sizes, windows)
-    for row, (name, scale) in enumerate(windows):
-        _window(lines, row, find(name), log2(scale), low, high)
-    _frame(lines, windows, low, high)
-    found = [shares(sizes, window) for window in windows]
-    for row, (lost, coarse, _, large) in enumerate(found):
-        said = f"{lost:.0f} % lost, {coarse:.0f} % coarse" + (f",\n{large:.0f} % too large" if large else "")
+    count = len(windows)
+    figure, (bars, lines) = panels(2, 2.6 + 0.34 * count, height_ratios=[2.0, 0.24 * count + 0.2])
+    powers = sizes.log2().floor()
+    first, last = int(powers.min()), int(powers.max())
+    shares_of = torch.bincount((powers - first).long()).double() / len(sizes) * 100
+    middles = [first + place + 0.5 for place in range(len(shares_of))]
+    bars.bar(middles, shares_of.tolist(), 0.9, color=MEMORY["gradients"].colour, linewidth=0)
+    bars.set_ylabel("% of gradients")
+    edges = [edges_of(window) for window in windows]
+    # Windows that reach much farther than the gradients, as bf16's does, do not widen the picture.
+    low = min(first, max(floor(min(edge[0] for edge in edges)) + 1, first - 8)) - 2
+    high = max(last, min(floor(max(edge[2] for edge in edges)), last + 24)) + 2
+    rows, losses = [], []
+    for row, window in enumerate(windows):
+        start, middle, stop = (min(max(edge, low), high) for edge in edges[row])
+        lines.barh(row, stop - middle, 0.6, left=middle, color=HELD, linewidth=0)
+        lines.barh(row, middle - start, 0.22, left=start, color=ink(HELD), linewidth=0)
+        # What becomes 0, and what becomes inf.
+        for left, right in ((low, start), (stop, high)):
+            lines.barh(row, right - left, 0.6, left=left, color=LOST, hatch="xxx", edgecolor="white", linewidth=0)
+        found = [f"{share:.0f} %" for share in shares(sizes, window)]
+        said = f"{found[0]} lost, {found[1]} coarse" + (f",\n{found[3]} too large" if found[3] != "0 %" else "")
         lines.text(1.01, row, said, transform=lines.get_yaxis_transform(), fontsize=8, va="center")
-    rows = [[_named(window), *(f"{share:.0f} %" for share in of)] for window, of in zip(windows, found, strict=True)]
-    head = f"{len(sizes):,} gradients that are not 0, {zeros:,} that are\n"
-    losses = "; ".join(f"{_named(window)} loses {of[0]:.0f} %" for window, of in zip(windows, found, strict=True))
-    alt = f"How large {len(sizes):,} gradients are, by powers of two, and what each format holds of them: {losses}."
-    return Picture(figure, head + text_table(["stored in", *OUTCOMES], rows), alt)
+        rows.append([named(window, "2^{:.0f}"), *found])
+        losses.append(f"{rows[row][0]} loses {found[0]}")
+    lines.set(xlim=(low, high), ylim=(count - 0.4, -0.6), xlabel=ACROSS)
+    lines.set_yticks(range(count), [named(window, "$2^{{{:.0f}}}$") for window in windows])
+    lines.tick_params(axis="y", length=0)
+    lines.spines["left"].set_visible(False)
+    every = ceil((high - low) / 12)
+    ticks = range(ceil(low / every) * every, high + 1, every)
+    lines.set_xticks(ticks, [f"$2^{{{power}}}$" for power in ticks])
+    table = f"{len(sizes):,} gradients that are not 0, {zeros:,} that are\n{text_table(['stored in', *OUTCOMES], rows)}"
+    alt = f"How large {len(sizes):,} gradients are, by powers of two, and what each format holds of them: "
+    return Picture(figure, table, f"{alt}{'; '.join(losses)}.")
+
+
+def edges_of(window: Window) -> list[float]:
+    """Powers of two between which a format's numbers lie, seen from the gradients before they were scaled: from where
+    on it has subnormal ones, then normal ones, and the largest. Half of the smallest is rounded to 0."""
+    form, scale = find(window[0]), window[1]
+    if not scale > 0:
+        raise InputError(f"the scale of {window[0]} is {scale!r}; give a number above 0")
+    return [log2(edge) - log2(scale) for edge in (form.smallest_subnormal / 2, form.smallest_normal, form.largest)]
 
 
 def shares(sizes: torch.Tensor, window: Window) -> list[float]:
@@ -67,50 +89,8 @@ def shares(sizes: torch.Tensor, window: Window) -> list[float]:
     return [100 * float(some.double().mean()) for some in (lost, coarse, ~(lost | coarse | large), large)]
 
 
-def _histogram(axes: Axes, sizes: torch.Tensor, windows: Sequence[Window]) -> tuple[int, int]:
-    """Bars, one for each power of two; the powers to show."""
-    powers = sizes.log2().floor().long()
-    first, last = int(powers.min()), int(powers.max())
-    ends = [floor(log2(find(name).smallest_subnormal / scale)) for name, scale in windows]
-    tops = [floor(log2(find(name).largest / scale)) for name, scale in windows]
-    # Windows that reach much farther than the gradients, as bf16's does, do not widen the picture.
-    low = min(first, max(min(ends), first - 8)) - 2
-    high = max(last, min(max(tops), last + 24)) + 2
-    counts = torch.bincount(powers - first).double() / len(sizes) * 100
-    middles = [first + place + 0.5 for place in range(len(counts))]
-    axes.bar(middles, counts.tolist(), 0.9, color=MEMORY["gradients"].colour, linewidth=0)
-    axes.set_ylabel("% of gradients")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(axis="x", labelbottom=False)
-    return low, high
-
-
-def _window(axes: Axes, row: int, form: Format, shift: float, low: float, high: float) -> None:
-    """Where a format's numbers lie, seen from the gradients before they were scaled."""
-    edges = [log2(edge) - shift for edge in (form.smallest_subnormal / 2, form.smallest_normal, form.largest)]
-    start, middle, stop = (min(max(edge, low), high) for edge in edges)
-    axes.barh(row, stop - middle, 0.6, left=middle, color=HELD, linewidth=0)
-    axes.barh(row, middle - start, 0.22, left=start, color=ink(HELD), linewidth=0)
-    # What becomes 0, and what becomes inf.
-    for left, right in ((low, start), (stop, high)):
-        axes.barh(row, right - left, 0.6, left=left, color=LOST, hatch="xxx", edgecolor="white", linewidth=0)
-
-
-def _frame(axes: Axes, windows: Sequence[Window], low: int, high: int) -> None:
-    axes.set_yticks(range(len(windows)), [_named(window, "$2^{{{:.0f}}}$") for window in windows])
-    axes.set_ylim(len(windows) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.set_xlim(low, high)
-    every = max(1, -(-(high - low) // 12))
-    ticks = range(-(-low // every) * every, high + 1, every)
-    axes.set_xticks(ticks, [f"$2^{{{power}}}$" for power in ticks])
-    axes.set_xlabel("size of the gradient; thick: held, thin: coarse, crossed: lost (left) or too large (right)")
-    axes.spines[["top", "right", "left"]].set_visible(False)
-
-
-def _named(window: Window, two_to: str = "2^{:.0f}") -> str:
+def named(window: Window, two_to: str) -> str:
     name, scale = window
-    if scale == 1:
-        return name
     power = log2(scale)
-    return f"{name} x {two_to.format(power)}" if power.is_integer() else f"{name} x {scale:g}"
+    by = two_to.format(power) if power.is_integer() else f"{scale:g}"
+    return name if scale == 1 else f"{name} x {by}"

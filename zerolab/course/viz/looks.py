@@ -66,10 +66,14 @@ def named(kind: str) -> str:
     return MEMORY[kind].name if kind in MEMORY else kind
 
 
+def pale_look(number: int, name: str = "") -> Look:
+    """Of the `number`th of things that are no kind of memory."""
+    return Look(name, PALE[number % len(PALE)], HATCHES[number % len(HATCHES)])
+
+
 def look_of(name: str, number: int) -> Look:
     """Of a kind of memory, by the ledger's key or the picture's name; of anything else, the `number`th pale one."""
-    kind = name.replace(" ", "_")
-    return MEMORY[kind] if kind in MEMORY else Look(name, PALE[number % len(PALE)], HATCHES[number % len(HATCHES)])
+    return MEMORY.get(name.replace(" ", "_")) or pale_look(number, name)
 
 
 def ink(colour: str) -> tuple[float, float, float]:
@@ -88,8 +92,3 @@ def contrast(one: str | tuple[float, float, float], other: str | tuple[float, fl
     """Of two colours, from 1 to 21."""
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
-
-
-def text_on(colour: str) -> str:
-    """Black or white, whichever is read more easily on this ground."""
-    return max(("black", "white"), key=lambda text: contrast(text, colour))

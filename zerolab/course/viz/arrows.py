@@ -1,0 +1,130 @@
+"""Pictures of boxes and arrows: the circle of a training step, and a ring collective step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import hypot
+
+from matplotlib.colors import to_hex
+
+from zerolab.course.viz.drawing import Drawing, Style, filled, words
+from zerolab.course.viz.film import Hop, film
+from zerolab.course.viz.looks import COMPUTING, MEMORY, PALE, ink, pale_look
+from zerolab.course.viz.picture import Picture, text_table
+from zerolab.errors import InputError
+
+KEPT = {"gradients": 2, "optimizer": 12, "parameters": 2}
+"""Bytes a parameter that each keeps. The optimizer's step is where its states are."""
+ARROWS = [
+    ("computing", "gradients", 2),
+    ("gradients", "optimizer", 2),
+    ("optimizer", "parameters", 2),
+    ("parameters", "computing", 4),
+]
+"""From, to, and bytes a parameter in a step: forward and backward both read the parameters."""
+CIRCLE = {
+    "computing": (110, 50, COMPUTING["compute"], "forward, backward"),
+    "gradients": (450, 50, MEMORY["gradients"], "gradients"),
+    "optimizer": (450, 210, MEMORY["optimizer_states"], "optimizer step"),
+    "parameters": (110, 210, MEMORY["parameters"], "parameters"),
+}
+"""The middle of a box, its look and its name."""
+WIDE, HIGH = 180, 80
+TEXT = words(halo=4)
+
+
+def step_circle(host: Sequence[str] = ()) -> Picture:
+    """The circle of a step in mixed precision, with the states named in `host` moved there: an arrow between something
+    here and something there crosses the link, and is thick.
+
+    host    some of "gradients", "optimizer" and "parameters"
+
+    Raises:
+        InputError: another name in `host`.
+    """
+    if unknown := set(host) - set(KEPT):
+        raise InputError(f"{min(unknown)!r} is no state that moves; choose among {', '.join(KEPT)}")
+    drawing = Drawing(560, 260)
+    for name, (x, y, look, said) in CIRCLE.items():
+        box = x - WIDE / 2, y - HIGH / 2, WIDE, HIGH
+        drawing.box(*box, filled(look)._replace(**{"width": 2.5, "dash": (7, 4)} if name in host else {}))
+        drawing.text(x, y + (0 if name in KEPT else 5), said, TEXT)
+        if name in KEPT:
+            drawing.text(x, y + 20, f"keeps {KEPT[name]}, {'host' if name in host else 'device'}", TEXT)
+    rows, crossing = [], 0
+    for start, end, nbytes in ARROWS:
+        (x, y, _, said), (to_x, to_y, _, to_said) = CIRCLE[start], CIRCLE[end]
+        crosses = (start in host) != (end in host)
+        right, down = (to_x > x) - (to_x < x), (to_y > y) - (to_y < y)
+        x, to_x = x + right * WIDE / 2, to_x - right * WIDE / 2
+        y, to_y = y + down * HIGH / 2, to_y - down * HIGH / 2
+        arrow(drawing, x, y, to_x, to_y, Style(line="black", width=4 if crosses else 1.2))
+        text = f"{nbytes}, over the link" if crosses else f"{nbytes}"
+        middle, beside = ((x + to_x) / 2, (y + to_y) / 2), (0, -12) if right else (12, 5)
+        anchor = "middle" if right else "start"
+        drawing.text(middle[0] + beside[0], middle[1] + beside[1], text, words(anchor=anchor))
+        crossing += nbytes * crosses
+        rows.append([f"{said} to {to_said}", nbytes, "yes" if crosses else "no"])
+    kept = sum(nbytes for name, nbytes in KEPT.items() if name not in host)
+    verdict = f"{crossing} bytes a parameter cross the link in a step, {kept} stay on the device"
+    where = f"{' and '.join(host)} on the host" if host else "all on the device"
+    alt = f"A step as a circle of computing, gradients, optimizer and parameters, with {where}: {verdict}."
+    table = text_table(["bytes a parameter", "pass", "cross the link"], rows)
+    return Picture(drawing.figure(), table, alt, verdict)
+
+
+def ring_steps(collective: str = "reduce_scatter", ranks: int = 4) -> Picture:
+    """What each rank has in hand before each step of a "reduce_scatter" or "all_gather" and at the end, and where it
+    goes."""
+    hops = hops_of(collective, ranks)
+    heads = [f"sent in step {step}" for step in range(1, ranks)] + ["end"]
+    drawing = Drawing(170 * ranks + 40, 76 * ranks + 30)
+    for rank, row in enumerate(hops):
+        drawing.text(6, 76 * rank + 64, f"rank {rank}", words(anchor="start"))
+        for step, hop in enumerate(row):
+            x, y = 70 + 170 * step, 76 * rank + 30
+            if rank == 0:
+                drawing.text(x + 52, 16, heads[step], words())
+            whole, to = len(hop.ranks) == ranks, (rank + 1) % ranks
+            look = filled(pale_look(hop.chunk), width=2.4 if whole else 0.8)
+            drawing.box(x, y, 105, 58, look._replace(opacity=0.8 if whole else 0.4))
+            for line, text in enumerate((f"chunk {hop.chunk}", shortened(hop.sum(ranks)))):
+                drawing.text(x + 52, y + 25 + 20 * line, text, TEXT)
+            if step < ranks - 1:
+                dash = () if to else (8, 6)
+                colour = to_hex(ink(PALE[hop.chunk]))
+                arrow(drawing, x + 106, y + 29, x + 169, 76 * to + 59, Style(line=colour, width=2.4, dash=dash))
+    rows = [[f"rank {rank}", *(f"chunk {hop.chunk}: {hop.sum(ranks)}" for hop in row)] for rank, row in enumerate(hops)]
+    last = ", ".join(f"{row[-1].chunk}" for row in hops)
+    alt = f"A ring {collective} over {ranks} ranks: in each of {ranks - 1} steps a rank sends a chunk to its right "
+    alt += f"neighbour, and at the end ranks 0 to {ranks - 1} hold chunk {last} complete."
+    return Picture(drawing.figure(), text_table(["", *heads], rows), alt)
+
+
+def hops_of(collective: str, ranks: int) -> list[list[Hop]]:
+    """By rank, what it sends in each step and, last, what it has in hand at the end: what came, with its own part."""
+    if collective not in ("reduce_scatter", "all_gather"):
+        raise InputError(f"no ring of {collective!r} can be drawn; name reduce_scatter or all_gather")
+    *moments, end = film(collective, ranks)
+    found = [[moment.messages[rank].hop for moment in moments] for rank in range(ranks)]
+    for rank, row in enumerate(found):
+        came = end.held[rank][moments[-1].messages[rank - 1].hop.chunk]
+        assert came is not None
+        row.append(came)
+    return found
+
+
+def shortened(summands: str) -> str:
+    """A sum such as "g1+g2" as wide as a box."""
+    parts = summands.split("+")
+    return summands if len(parts) < 5 else f"{parts[0]}+...+{parts[-1]}"
+
+
+def arrow(drawing: Drawing, x: float, y: float, to_x: float, to_y: float, style: Style) -> None:
+    far = hypot(to_x - x, to_y - y)
+    right, down = (to_x - x) / far, (to_y - y) / far
+    long, half = 8 + 2 * style.width, 3 + style.width
+    neck_x, neck_y = to_x - long * right, to_y - long * down
+    drawing.line((x, y, neck_x, neck_y), style)
+    sides = neck_x - half * down, neck_y + half * right, neck_x + half * down, neck_y - half * right
+    drawing.add("", "area", (to_x, to_y, *sides), Style(style.line))
