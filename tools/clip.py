@@ -9,12 +9,15 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from PIL import Image
 
+from zerolab.course.viz.drawing import words
 from zerolab.course.viz.looks import MEMORY
 from zerolab.course.viz.slices import computing, flow_of, sending
 from zerolab.course.viz.stages import draw_moment
 
 CLIP = Path(__file__).resolve().parent.parent / "docs" / "step.gif"
-STAGES, SECONDS_A_FRAME, MILLIS_A_FRAME, INCHES, DPI, COLOURS = (1, 3), 30e-6, 130, 6.4, 100, 96
+STAGES, SECONDS_A_FRAME, MILLIS_A_FRAME, DPI, COLOURS = (1, 3), 30e-6, 130, 100, 96
+ABOVE = 38
+"""Dots for what is said above the drawing."""
 
 
 def frames(stage: int) -> list[Image.Image]:
@@ -22,8 +25,10 @@ def frames(stage: int) -> list[Image.Image]:
     flow = flow_of(stage)
     found = []
     for time in np.arange(0.0, flow.seconds, SECONDS_A_FRAME):
-        said = f"A step at ZeRO stage {stage}\n{computing(flow, time)}; {sending(flow, time)}"
-        figure = draw_moment(flow, float(time), said, INCHES)
+        drawing = draw_moment(flow, float(time))
+        drawing.text(6, -22, f"A step at ZeRO stage {stage}", words(13, "start", bold=True))
+        drawing.text(6, -6, f"{computing(flow, time)}; {sending(flow, time)}", words(12, "start"))
+        figure = drawing.figure(above=ABOVE)
         figure.set_dpi(DPI)
         figure.set_facecolor("white")
         canvas = FigureCanvasAgg(figure)

@@ -31,8 +31,8 @@ def resolve(torch: str) -> dict[str, str]:
         # torch goes first and stays pinned: DeepSpeed's build imports it.
         for arguments in (
             [pin, "setuptools>=77", "wheel"],
-            [pin, "-e", f"{source}[dev,instructor,living,site]"],
-            [pin, "--no-build-isolation", "-e", f"{source}[dev,instructor,living,site,bench]"],
+            [pin, "-e", f"{source}[dev,instructor,site]"],
+            [pin, "--no-build-isolation", "-e", f"{source}[dev,instructor,site,bench]"],
         ):
             subprocess.run([*pip, "install", "--quiet", *arguments], check=True)
         frozen = subprocess.run([*pip, "list", "--format=freeze"], check=True, capture_output=True, text=True).stdout

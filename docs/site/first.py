@@ -7,8 +7,7 @@ from pathlib import Path
 from lesson import with_files
 from oneclick import badges
 
-from zerolab.course import viz
-from zerolab.course.living import marked
+from zerolab.course.living import SCENES, marked
 
 PICTURE, CLICK = "<!-- the picture that moves -->", "<!-- one click -->"
 BEGINS = {"stage": 2, "moment": 8}
@@ -25,7 +24,7 @@ def first_page(text: str, pictures: Path, repository: str) -> str:
     for place in (PICTURE, CLICK):
         if place not in text:
             raise ValueError(f"the first page has no place {place}; put it into docs/site/index.md")
-    still = viz.stage_moment(**BEGINS)
+    still = SCENES["stages"].picture(**BEGINS)
     html = with_files(still.html(), "docs/site/index.md", pictures, "_static/pictures", "first")
     scene = marked("stages", BEGINS, html)
     text = text.replace(PICTURE, f'````{{raw}} html\n<div class="first">{scene}</div>\n````')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -13,7 +14,7 @@ from oneclick import badges, repository
 from reference import read_library, write_reference
 from social import FOLDER, write_cards
 
-from zerolab.course.living import SCENES, module, recorded, style
+from zerolab.course.living import SCENES, player, record, style
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -39,9 +40,9 @@ def stage(target: Path, root: Path = ROOT) -> None:
         shutil.copy(file, target / "_static")
     living = target / "_static" / "living"
     living.mkdir()
-    for scene in SCENES:
-        (living / f"{scene}.js").write_text(module(scene))
-        (living / f"{scene}.json").write_text(recorded(scene))
+    (living / "player.js").write_text(player())
+    for name, scene in SCENES.items():
+        (living / f"{name}.json").write_text(json.dumps(record(scene), separators=(",", ":"), ensure_ascii=False))
     (target / "_static" / "living.css").write_text(style())
     for name in ("conf.py", "mathml.py", "oneclick.py", "social.py", "terms.py"):
         shutil.copy(HERE / name, target)

@@ -1,4 +1,4 @@
-// Mounts each scene of a page when it comes near the window: gives it the `model` and `el` that anywidget would.
+// Mounts each scene of a page when it comes near the window: gives the player the `model` and `el` that anywidget would.
 
 const base = new URL("living/", import.meta.url);
 
@@ -12,12 +12,11 @@ class Model {
 }
 
 async function mount(el) {
-  const { scene, settings } = el.dataset;
-  const [{ default: module }, data] = await Promise.all([
-    import(new URL(`${scene}.js`, base)),
-    fetch(new URL(`${scene}.json`, base)).then((answer) => answer.json()),
+  const [{ default: player }, scene] = await Promise.all([
+    import(new URL("player.js", base)),
+    fetch(new URL(`${el.dataset.scene}.json`, base)).then((answer) => answer.json()),
   ]);
-  module.render({ model: new Model({ data, settings: JSON.parse(settings) }), el });
+  player.render({ model: new Model({ scene, settings: JSON.parse(el.dataset.settings), answer: {} }), el });
 }
 
 const near = new IntersectionObserver((entries) => {

@@ -7,6 +7,7 @@ import torch
 from zerolab.apps.plan import SHAPES
 from zerolab.collectives import Link, Span
 from zerolab.course import viz
+from zerolab.course.living import SCENES
 from zerolab.course.viz import Picture
 from zerolab.course.viz.pipeline import schedule
 from zerolab.course.viz.scale import gradient_course, simulated
@@ -47,7 +48,6 @@ EACH: Mapping[str, Callable[[], Picture]] = {
     "bucket_explorer": lambda: viz.bucket_explorer({"w": (400, 300), "v": (170_000,)}, 8, Link(10, 50), 65_536),
     "compared_pipelines": lambda: viz.compared_pipelines(WALK, 3),
     "curve": lambda: viz.curve([1, 10, 100], {"step": [3, 1, 2], "link": [2, 1, 1]}, "elements", "ms", log=True),
-    "draw_step": lambda: viz.draw_step(viz.watch_step(viz.StepRun(2, 2))),
     "gradient_windows": lambda: viz.gradient_windows(
         gradients(), [("fp16", 1), ("fp16", 2.0**16), ("bf16", 1), ("e4m3", 1)]
     ),
@@ -59,12 +59,12 @@ EACH: Mapping[str, Callable[[], Picture]] = {
     "owners": viz.owners,
     "recorded_pipeline": lambda: viz.recorded_pipeline(WALK, 3),
     "reshard_map": lambda: viz.reshard_map({"w": (24, 40), "b": (40,), "v": (40, 8), "c": (8,)}, 4, 3),
-    "ring_moment": lambda: viz.ring_moment("all_reduce", 8, 5),
+    "ring": lambda: SCENES["ring"].picture(collective="all_reduce", ranks=8, step=5),
     "ring_steps": viz.ring_steps,
     "save_timeline": viz.save_timeline,
     "shard_map": lambda: viz.shard_map(lay_out({f"p{at}": (size,) for at, size in enumerate(SIZES)}, 3, 16)),
     "sixteen_bytes": lambda: viz.sixteen_bytes(4),
-    "stage_moment": lambda: viz.stage_moment(3, 12),
+    "stages": lambda: SCENES["stages"].picture(stage=3, moment=12),
     "step_circle": lambda: viz.step_circle(["gradients", "optimizer"]),
     "step_skyline": lambda: viz.step_skyline(viz.StepRun(3, 2)),
     "timeline": messages,

@@ -13,7 +13,6 @@ from zerolab.course.viz import (
     Source,
     bars,
     bucket_explorer,
-    ring_moment,
     ring_steps,
     shard_map,
     step_circle,
@@ -22,7 +21,7 @@ from zerolab.course.viz import (
     watch_ring,
 )
 from zerolab.course.viz.film import COLLECTIVES, Moment, film
-from zerolab.course.viz.shards import PADDING
+from zerolab.course.viz.shards import shard_frames
 from zerolab.errors import InputError
 from zerolab.flat import lay_out
 from zerolab.ranks import launch
@@ -38,13 +37,14 @@ def test_a_shard_map_shows_each_ranks_pieces_to_scale_and_in_its_table() -> None
         "rank 1          b  [0, 3) of 3      3     12",
         "rank 1    padding                   5     20",
     ]
-    patches = picture.figure.axes[0].patches
-    drawn = [patch for patch in patches if patch.get_facecolor()[:3] != (1.0, 1.0, 1.0)]
-    assert [(patch.get_x(), patch.get_width()) for patch in drawn] == [(0, 6), (0, 3)]
-    # Padding is crossed, and lies beneath: what no parameter covers can be seen.
-    padding = [patch for patch in patches if patch.get_hatch() == PADDING["hatch"]]
-    assert [(patch.get_x(), patch.get_width()) for patch in padding] == [(0, 8), (0, 8)]
-    assert "7 elements of padding" in picture.figure.axes[0].get_xlabel()
+    marks = shard_frames(layout)[-1].drawing.marks
+    # Eight elements are as wide as the row. Padding is crossed and lies beneath: what no parameter covers can be seen.
+    row = marks["padding 0"]
+    assert row.style.hatch == "xx" and [*marks].index("padding 1") < [*marks].index("0 0")
+    drawn = {name: (mark.at[0] - row.at[0], mark.at[2]) for name, mark in marks.items() if mark.shape == "rect"}
+    assert drawn["0 0"] == pytest.approx((0, row.at[2] * 6 / 8), abs=0.1)
+    assert drawn["1 1"] == pytest.approx((0, row.at[2] * 3 / 8), abs=0.1)
+    assert "7 of all are padding" in picture.alt
 
 
 @given(sizes=st.lists(st.integers(0, 300), min_size=1, max_size=6), ranks=st.integers(1, 5))
@@ -126,28 +126,14 @@ def test_what_a_message_brings_is_there_in_the_next_moment(collective: str) -> N
         assert sent == list(after.sent)
 
 
-def test_a_moment_of_a_ring_says_in_text_what_it_draws() -> None:
-    picture = ring_moment("reduce_scatter", 3, step=1)
-    assert picture.table.splitlines() == [
-        "reduce_scatter over 3 ranks, after 1 of 2 steps: sums of 2 of 3 summands travel next",
-        "summands of  chunk 0  chunk 1  chunk 2                       sends now  sent before",
-        "rank 0        1 of 3   2 of 3   1 of 3  chunk 1 to rank 1, 1,120 bytes        1,120",
-        "rank 1        1 of 3   1 of 3   2 of 3  chunk 2 to rank 2, 1,120 bytes        1,120",
-        "rank 2        2 of 3   1 of 3   1 of 3  chunk 0 to rank 0, 1,120 bytes        1,120",
-    ]
-    labels = [text.get_text() for text in picture.figure.axes[0].texts]
-    assert labels[1] == "g2+g0\n2 of 3", "rank 0's chunk 1, in the order in which it was added"
-    end = ring_moment("all_reduce", 3, step=4)
-    assert end.table.startswith("all_reduce over 3 ranks, after 4 steps: each rank has sent 4,480 bytes\n")
-    assert {text.get_text() for text in end.figure.axes[0].texts} == {"complete"}
-
-
-def test_a_moment_that_never_comes_is_refused() -> None:
-    for collective, ranks, step in (("gossip", 4, 0), ("all_gather", 1, 0), ("all_gather", 9, 0), ("all_gather", 4, 4)):
-        with pytest.raises(InputError):
-            ring_moment(collective, ranks, step)
+@pytest.mark.parametrize(
+    ("collective", "ranks", "numel"), [("gossip", 4, 9), ("all_gather", 1, 9), ("all_gather", 9, 9)]
+)
+def test_a_film_that_cannot_be_is_refused(collective: str, ranks: int, numel: int) -> None:
+    with pytest.raises(InputError):
+        film(collective, ranks, numel)
     with pytest.raises(InputError, match="3 elements leaves a rank without a chunk"):
-        ring_moment("all_gather", 4, 0, numel=3)
+        film("all_gather", 4, numel=3)
 
 
 def test_bars_put_the_formula_beside_the_measured_value() -> None:

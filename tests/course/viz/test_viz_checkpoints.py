@@ -12,7 +12,7 @@ from zerolab import ZeroEngine
 from zerolab.checkpoint import Checkpoints
 from zerolab.course.viz.reshard import MOST_RANKS, readings, reshard_map
 from zerolab.course.viz.saving import DISK, TRAINING, save_timeline, simulate
-from zerolab.course.widgets import reshard_sliders, save_sliders
+from zerolab.course.widgets import save_sliders
 from zerolab.errors import InputError
 from zerolab.flat import lay_out
 from zerolab.ranks import launch
@@ -42,8 +42,8 @@ def test_at_stage_0_every_rank_reads_everything() -> None:
 
 def test_the_table_has_each_part_with_its_bytes() -> None:
     assert reshard_map({"w": (48,), "b": (3,)}, 3, 2, nbytes=12).table.splitlines() == [
-        "Saved by 3 ranks, loaded by 2 ranks at stage 2: a rank reads at most 384 bytes, from the files of at most "
-        "1 rank; all together 612.",
+        "Saved by 3 ranks, loaded by 2 ranks at stages 1 to 3: a rank reads at most 384 bytes, from the files of at "
+        "most 1 rank; all together 612.",
         "read by    elements    from  bytes",
         "rank 0    w [0, 32)  rank 0    384",
         "rank 1   w [32, 48)  rank 1    192",
@@ -112,7 +112,6 @@ def test_the_table_sets_waiting_and_not_waiting_beside_each_other() -> None:
 
 
 def test_each_control_changes_the_picture_and_the_numbers() -> None:
-    each_changes_what_is_shown(reshard_sliders(SHAPES), {"saved_by": 6, "loaded_by": 2, "stage": 0})
     each_changes_what_is_shown(save_sliders(), {"every": 2, "step": 5.0, "copy": 1.0, "write": 40.0})
 
 

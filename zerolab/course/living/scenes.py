@@ -38,7 +38,7 @@ RING = Scene(
 )
 STEP = Scene(
     "stages",
-    (Control("stage", "stage", STAGES),),
+    (Control("stage", "stage", tuple(STAGES)),),
     (Layer(("stage",), stage_frames),),
     stop=Control("moment", "moment", ()),
 )
@@ -49,7 +49,7 @@ def timeline_frames(**settings: Any) -> list[Frame]:
 
 
 TIMELINE_CONTROLS = (
-    Control("stage", "stage", STAGES),
+    Control("stage", "stage", tuple(STAGES)),
     Control("prefetch", "gather ahead (stage 3)", BOTH),
     Control("overlap", "reduce during backward", BOTH),
     Control("offload", "optimizer on the host (1 to 3)", BOTH),
@@ -116,9 +116,8 @@ def shards(shapes: Shapes = SMALL) -> Scene:
         Control("ranks", "ranks", COUNTS),
         Control("align", "slots start at multiples of", ALIGNS),
     )
-    return Scene(
-        "shards", controls, (Layer(("model", "ranks", "align"), frames),), Control("picture", "moves done", ())
-    )
+    layer = Layer(("model", "ranks", "align"), frames)
+    return Scene("shards", controls, (layer,), Control("picture", "moves done", ()))
 
 
 def reshard(shapes: Shapes = NET, nbytes: int = 14, align: int = 32) -> Scene:
@@ -133,7 +132,7 @@ def reshard(shapes: Shapes = NET, nbytes: int = 14, align: int = 32) -> Scene:
         of_models(shapes, *names),
         Control("saved_by", "ranks that saved", COUNTS),
         Control("loaded_by", "ranks that load", COUNTS),
-        Control("stage", "stage that loads", STAGES),
+        Control("stage", "stage that loads", tuple(STAGES)),
     )
     layer = Layer(("model", "saved_by", "loaded_by", "stage"), frames)
     return Scene("reshard", controls, (layer,), Control("read", "ranks that have read", ()))
@@ -160,7 +159,7 @@ CALCULATOR = Scene(
         Control("model", "model", MODELS, tuple(SHAPES)),
         Control("gpu", "memory of a GPU", tuple(GPUS)),
         Control("ranks", "ranks", (1, 8, 64, 512, 4096), tuple(2**power for power in range(14))),
-        Control("stage", "stage", STAGES),
+        Control("stage", "stage", tuple(STAGES)),
         Control("precision", "precision", ("bf16",), tuple(PRECISIONS)),
         Control("offload", "on the host", ("nothing", "optimizer"), tuple(OFFLOADS)),
         Control("micro_batch_size", "sequences a rank", (1,), tuple(2**power for power in range(8))),

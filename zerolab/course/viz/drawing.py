@@ -1,7 +1,7 @@
 """A drawing that is drawn twice: boxes, discs, lines, areas and texts, each with a name and a place in dots.
 
-matplotlib draws it as a still; `living/player.js` draws it as SVG, and moves what has the same name in two drawings from
-the one place to the other.
+matplotlib draws it as a still; `living/player.js` draws it as SVG, and moves what has the same name in two drawings
+from the one place to the other.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ class Drawing:
             self.box(left, top, size + 3, size - 1, filled(look))
             self.text(left + size + 8, top + size - 2, look.name, words(size, "start"))
 
-    def figure(self) -> Figure:
-        """The drawing as matplotlib draws it."""
-        figure = Figure(figsize=(self.scale * self.width / DPI, self.scale * self.height / DPI))
-        axes = figure.add_axes((0, 0, 1, 1), xlim=(0, self.width), ylim=(self.height, 0))
+    def figure(self, above: float = 0) -> Figure:
+        """The drawing as matplotlib draws it, with so many dots `above` its origin."""
+        figure = Figure(figsize=(self.scale * self.width / DPI, self.scale * (self.height + above) / DPI))
+        axes = figure.add_axes((0, 0, 1, 1), xlim=(0, self.width), ylim=(self.height, -above))
         axes.set_axis_off()
         for mark in self.marks.values():
             draw_mark(axes, mark, self.scale * POINTS)
@@ -131,9 +131,11 @@ def draw_mark(axes: Any, mark: Mark, points: float) -> None:
 
 def patch(mark: Mark, **looks: Any) -> Any:
     if mark.shape == "rect":
-        return Rectangle(mark.at[:2], *mark.at[2:], **looks)
+        x, y, width, height = mark.at
+        return Rectangle((x, y), width, height, **looks)
     if mark.shape == "disc":
-        return Circle(mark.at[:2], mark.at[2], **looks)
+        x, y, radius = mark.at
+        return Circle((x, y), radius, **looks)
     return Polygon([*zip(mark.at[::2], mark.at[1::2], strict=True)], **looks)
 
 
@@ -143,7 +145,7 @@ class Frame(NamedTuple):
     film that stop comes up which has the same `act`, if the settings change."""
 
     drawing: Drawing
-    words: tuple[str, str, str] | tuple[()] = ()
+    words: tuple[str, ...] = ()
     millis: int = 1100
     act: str = ""
 

@@ -49,8 +49,9 @@ def drawn(moment: Moment, step: int, share: float) -> Drawing:
             if hop:
                 high = cell * len(hop.ranks) / ranks
                 whole, leaves = len(hop.ranks) == ranks, (rank, chunk) in leaving
-                line = {"width": 2.2} if whole else {"width": 2.0, "dash": (4, 2)} if leaves else {"width": 0.8}
-                style = Style(PALE[chunk], "black" if whole else "#333333", **line)
+                style = Style(PALE[chunk], "#333333", 0.8)
+                if whole or leaves:
+                    style = style._replace(line="black", width=2.2, dash=() if whole else (4, 2))
                 drawing.box(box, top + cell - high, cell - 2, high, style, f"held {rank} {chunk}")
     for message in moment.messages:
         on_its_way(drawing, message, ranks, f"{step} {message.src}", share)

@@ -131,8 +131,8 @@ def reshard_frames(before: Layout, after: Layout, stage: int, nbytes: int) -> li
 
 
 def _drawn(before: Layout, after: Layout, found: Sequence[RankRead], read: int, leaves: bool = False) -> Drawing:
-    """The flat buffer three times: its parameters, who saved what, and a row for each rank that loads. `read` ranks have
-    read; if the next `leaves`, its parts lie where they were saved."""
+    """The flat buffer three times: its parameters, who saved what, and a row for each rank that loads. `read` ranks
+    have read; if the next `leaves`, its parts lie where they were saved."""
     scale = (WIDE - LEFT - 6) / max(before.numel, after.numel, 1)
     drawing = Drawing(WIDE, TOP + ROW * after.ranks + 4)
 
@@ -153,10 +153,9 @@ def _drawn(before: Layout, after: Layout, found: Sequence[RankRead], read: int, 
         for piece in before.pieces(writer):
             box(SAVED, piece.start, piece.stop, look_of(writer))
         used = max((piece.stop for piece in before.pieces(writer)), default=first)
-        text = next(
-            (text for text in (f"rank {writer}", f"{writer}") if (used - first) * scale > LETTER * len(text) + 4), ""
-        )
-        drawing.text(LEFT + (first + used) / 2 * scale, SAVED + 17, text, words(14, halo=3))
+        text = f"rank {writer}" if (used - first) * scale > LETTER * 6 + 4 else str(writer)
+        if used > first:
+            drawing.text(LEFT + (first + used) / 2 * scale, SAVED + 17, text, words(14, halo=3))
     drawing.line((0, TOP - 15, WIDE, TOP - 15), Style(line="#777777", width=1))
     for rank in range(after.ranks):
         drawing.text(LEFT - 6, TOP + ROW * rank + 17, f"rank {rank} reads", words(13, anchor="end"))
@@ -164,14 +163,8 @@ def _drawn(before: Layout, after: Layout, found: Sequence[RankRead], read: int, 
         if one.rank < read + leaves:
             there = one.rank < read
             texts = [f"from rank {one.writer}", f"{one.writer}"] if there else []
-            box(
-                TOP + ROW * one.rank if there else SAVED,
-                one.first,
-                one.last,
-                look_of(one.writer),
-                texts,
-                f"part {number}",
-            )
+            y = TOP + ROW * one.rank if there else SAVED
+            box(y, one.first, one.last, look_of(one.writer), texts, f"part {number}")
     return drawing
 
 

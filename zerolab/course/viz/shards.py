@@ -91,9 +91,9 @@ class Plan:
                 if wide > LETTER * len(piece.slot.name) + 8:
                     drawing.text(x + wide / 2, y + tall / 2 + 5, piece.slot.name, words(halo=3), f"name {rank} {slot}")
         if self.at == 0:
-            for number, slot in enumerate(slots):
-                x, y, wide, tall = self.place(slot.start, 0, slot.numel, number)
-                drawing.text(x + wide + 8, y + tall / 2 + 5, slot.name, words(anchor="start"))
+            for number, whole in enumerate(slots):
+                x, y, wide, tall = self.place(whole.start, 0, whole.numel, number)
+                drawing.text(x + wide + 8, y + tall / 2 + 5, whole.name, words(anchor="start"))
         for rank in range(ranks):
             x, y, wide, tall = self.place(rank * self.layout.shard_numel, rank, self.layout.shard_numel)
             if self.at == 1:

@@ -70,9 +70,8 @@ class Skyline:
                 self.drawing.text(LEFT - 4, self.up(1e6 * megabytes) + 4, str(megabytes), END)
         each = 500 * ceil(self.seconds / 3e-3)
         for micros in range(0, int(1e6 * self.seconds), each):
-            self.drawing.text(
-                self.across(1e-6 * micros), BOTTOM + 13, f"{micros}{' µs' if micros == 4 * each else ''}", SMALL
-            )
+            unit = " µs" if micros == 4 * each else ""
+            self.drawing.text(self.across(1e-6 * micros), BOTTOM + 13, f"{micros}{unit}", SMALL)
         peak = self.rank.peak
         self.drawing.add("peak", "disc", (self.across(peak.time), self.up(peak.total), 3), Style("black", "white"))
 
@@ -97,9 +96,8 @@ class Skyline:
             way, _, unit = span.name.partition(" ")
             if way in COMPUTING and way != "compute" and (span.seconds >= SHORT or way == "forward"):
                 silent = not unit or unit == "loss" or span.seconds < widest[span.name]
-                self.box(
-                    "compute", COMPUTING[way], span.start, span.stop, "" if silent else LETTERS.get(unit, unit[-1])
-                )
+                sign = "" if silent else LETTERS.get(unit, unit[-1])
+                self.box("compute", COMPUTING[way], span.start, span.stop, sign)
         for call in self.flow.calls:
             self.box("wire", TRAVELLING[call.name], call.start, call.stop, LETTERS.get(call.unit, call.unit[-1]))
 

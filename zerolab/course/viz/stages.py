@@ -8,7 +8,7 @@ from math import pi, sin
 
 from zerolab.course.viz.drawing import Drawing, Frame, Style, filled, words
 from zerolab.course.viz.flow import Flow, Sent
-from zerolab.course.viz.looks import MEMORY, Look
+from zerolab.course.viz.looks import MEMORY
 from zerolab.course.viz.slices import AWAY, BRIEF, KEPT, NEW, courses, flow_of, stop_text, stops
 from zerolab.memory import KINDS, Sample
 
@@ -32,8 +32,8 @@ AXIS = Style(line="#555555", width=0.8)
 
 
 def stage_frames(stage: int) -> list[Frame]:
-    """A step of the course's small model on four ranks at a stage, moment by moment (`slices.py`). Raises InputError for
-    a stage that is not there."""
+    """A step of the course's small model on four ranks at a stage, moment by moment (`slices.py`). Raises InputError
+    for a stage that is not there."""
     flow = flow_of(stage)
     times = {stop.time: number for number, stop in enumerate(stops(flow))}
     for number in range(1, int(flow.seconds / APART)):
@@ -187,14 +187,8 @@ def draw_sent(drawing: Drawing, flow: Flow, time: float) -> None:
     below = 0.0
     for name, nbytes in flow.sent(time).items():
         high = (BOTTOM - TOP) * nbytes / MOST_SENT
-        drawing.box(
-            352,
-            BOTTOM - below - high,
-            30,
-            high,
-            filled(Look("", MEMORY[travels(name)[1]].colour, ""), "none"),
-            f"sent {name}",
-        )
+        style = Style(MEMORY[travels(name)[1]].colour)
+        drawing.box(352, BOTTOM - below - high, 30, high, style, f"sent {name}")
         below += high
     drawing.line((348, TOP, 348, BOTTOM, 386, BOTTOM), AXIS)
     drawing.text(WIDE - 2, TOP - 6, "MB sent", END)

@@ -15,8 +15,8 @@ from zerolab.errors import InputError
 
 
 class Moving(AnyWidget):
-    """A scene, set so. Its still is part of the cell's stored output, so a notebook that is opened without a kernel shows
-    it, and the site puts the scene in its place, if it has these settings.
+    """A scene, set so. Its still is part of the cell's stored output, so a notebook that is opened without a kernel
+    shows it, and the site puts the scene in its place, if it has these settings.
 
     Raises InputError for a setting that the scene has not.
     """

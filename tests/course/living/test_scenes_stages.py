@@ -1,19 +1,11 @@
-"""The stages' scene replays a real step: what it draws adds up to what the tracker counted and the meter sent."""
-
-import json
-import re
-from pathlib import Path
+"""The stages' film shows a real step: what it draws adds up to what the tracker counted and the meter sent."""
 
 import pytest
-from javascript import answers
-from matplotlib.colors import to_rgba
-from matplotlib.patches import Rectangle
 
-from zerolab.course import living
-from zerolab.course.viz.slices import AWAY, NEW, courses, flow_of, held, stops
-from zerolab.course.viz.stages import LEGEND, PLACE, draw_moment, stage_moment
+from zerolab.course.living import SCENES
+from zerolab.course.viz.slices import AWAY, NEW, courses, flow_of, held, stop_text, stops
+from zerolab.course.viz.stages import BANDS, draw_moment, stage_frames
 from zerolab.course.viz.step import StepRun, watch_step
-from zerolab.course.widgets import step_timeline
 from zerolab.errors import InputError
 from zerolab.zero.table import STAGES
 
@@ -65,62 +57,30 @@ def test_a_gathered_slice_has_its_values_when_its_message_has_come_and_none_befo
             assert after > before
 
 
-def test_the_browser_counts_the_bytes_that_python_counted(tmp_path: Path) -> None:
-    kinds = "(run, time) => Object.entries(run.course).map(([kind, steps]) => [kind, sampled(steps, [time])[0]])"
-    of_run = f"run.moments.map(({{ time }}) => [sent(run, time), Object.fromEntries(({kinds})(run, time))])"
-    data = json.loads(living.recorded("stages"))
-    for stage, moments in enumerate(answers("stages", f"data.stages.map((run) => {of_run})", tmp_path, data=data)):
-        flow = flow_of(stage)
-        for stop, (sent, kinds) in zip(stops(flow), moments, strict=True):
-            assert sent == flow.sent(stop.time)
-            counted = held(flow, stop.time).bytes
-            assert kinds == {kind: counted.get(kind, 0) for kind in kinds} and sum(kinds.values()) == sum(
-                counted.values()
-            )
-
-
-@pytest.mark.parametrize(("stage", "moment"), [(1, 14), (3, 0)])
-def test_the_still_picture_says_what_the_scene_says_at_that_moment(stage: int, moment: int) -> None:
-    said = living.SCENES["stages"]()["stages"][stage]["moments"][moment]
-    still = stage_moment(stage, moment)
-    assert (said["verdict"], said["alt"], said["table"]) == (still.verdict, still.alt, still.numbers)
-
-
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_black_frame_is_a_slice_with_its_final_values_and_never_a_message(stage: int) -> None:
-    flow, bottom = flow_of(stage), max(top + 4 * height for top, height in PLACE.values())
+    flow = flow_of(stage)
     in_flight = [(one.start + one.stop) / 2 for one in flow.messages]
     for time in (*(stop.time for stop in stops(flow)[::4]), *in_flight[:: len(in_flight) // 4]):
-        patches = [one for one in draw_moment(flow, time).axes[0].patches if isinstance(one, Rectangle)]
-        framed = [
-            one
-            for one in patches
-            if one.get_y() < bottom and one.get_linewidth() > 1 and one.get_edgecolor() == to_rgba("black")
-        ]
+        marks = draw_moment(flow, time).marks
+        framed = [name for name, mark in marks.items() if mark.style.line == "black" and mark.shape == "rect"]
+        framed = [name for name in framed if name.split()[0] in BANDS]
         last = [[state for state in one.states if state[0] <= time + 1e-12][-1][1] for one in courses(flow)]
         assert len(framed) == last.count(NEW)
 
 
-def test_the_scene_frames_in_black_what_the_still_picture_does_and_both_have_one_legend() -> None:
-    style, script = ((Path(living.__file__).parent / name).read_text() for name in ("living.css", "stages.js"))
-    black = re.findall(r"svg\.step \.(\w+) \{[^}]*stroke: #000;", style)
-    assert black == ["new", "now"]  # and the line of the moment
-    assert re.findall(r'class: "start" \}, "(.*: .*)"\);', script)[-3:] == list(LEGEND)
-
-
 @pytest.mark.parametrize("moment", [-1, 40, True, 1.0])
 def test_a_moment_that_a_step_has_not_is_refused(moment: object) -> None:
-    with pytest.raises(InputError, match=rf"stage 1 has no moment {moment!r}; take 0 to 18"):
-        stage_moment(1, moment)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=rf"with stage 1 there is no moment {moment!r}; take 0 to 18"):
+        SCENES["stages"].picture(stage=1, moment=moment)
 
 
 def test_a_stage_that_is_none_is_refused() -> None:
     with pytest.raises(InputError, match="there is no stage 4; choose 0 to 3"):
-        stage_moment(4)
+        SCENES["stages"].picture(stage=4, moment=0)
 
 
-def test_a_timeline_of_other_ranks_than_the_recorded_ones_names_no_scene() -> None:
-    for living_picture, names in ((step_timeline(2), True), (step_timeline(2, ranks=1), False)):
-        bundle = living_picture._repr_mimebundle_()
-        data = bundle[0] if isinstance(bundle, tuple) else bundle
-        assert ('data-scene="timeline"' in data["text/html"]) is names
+def test_a_film_stops_at_each_moment_of_the_step_and_says_what_it_says() -> None:
+    flow = flow_of(1)
+    said = [frame.words for frame in stage_frames(1) if frame.words]
+    assert said == [stop_text(flow, number) for number in range(len(stops(flow)))]

@@ -1,0 +1,266 @@
+"""Pictures that move: the player shows and says what Python has drawn and said, and computes nothing."""
+
+import gzip
+import html
+import json
+import re
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cover import NIGHTLY
+from javascript import answers
+
+from zerolab.apps.plan import SHAPES
+from zerolab.course import living
+from zerolab.course.living import SCENES, scenes
+from zerolab.course.living.scene import Scene, encoded, named, plain, record, settings, shown
+from zerolab.course.viz.calculator import along, at_stage, bars, gpu_bytes, memory_calculator
+from zerolab.course.viz.drawing import Drawing, Frame, Style
+from zerolab.course.viz.film import film
+from zerolab.course.viz.skyline import peak_name, step_frames
+from zerolab.course.viz.step import StepRun, watch_step
+from zerolab.course.widgets import (
+    memory_sliders,
+    reshard_sliders,
+    ring_stepper,
+    shard_sliders,
+    stage_stepper,
+    step_timeline,
+)
+from zerolab.errors import InputError
+from zerolab.run import RunSpec
+
+QUICK = ["ring", "shards"]
+"""Scenes whose films are all recorded by day."""
+CALLS = {
+    "ring": lambda: ring_stepper("all_gather", ranks=3, step=1),
+    "stages": lambda: stage_stepper(1, moment=14),
+    "timeline": step_timeline,
+    "shards": lambda: shard_sliders(scenes.block("llama"), ranks=3),
+    "reshard": lambda: reshard_sliders(scenes.NET, align=32),
+    "memory": lambda: memory_sliders(model="GPT-3 175B", stage=3),
+}
+"""How lessons call them."""
+
+
+def few(name: str, most: int = 6) -> list[dict[str, Any]]:
+    """Some settings of a scene, all of its values among them if they are as few."""
+    scene = SCENES[name]
+    every = [*product(*(one.values for one in scene.controls))]
+    return [
+        dict(zip((one.name for one in scene.controls), values, strict=True))
+        for values in every[:: -(-len(every) // most)]
+    ]
+
+
+@pytest.mark.parametrize("name", SCENES if NIGHTLY else [*QUICK, "reshard", "memory"])
+def test_the_player_shows_and_says_what_python_drew(name: str, tmp_path: Path) -> None:
+    scene = SCENES[name]
+    for chosen in few(name, 3):
+        styles: dict[Style, int] = {}
+        layers = [layer.film(**{one: chosen[one] for one in layer.settings}) for layer in scene.layers]
+        data = [encoded(one, styles) for one in layers]
+        spread = "unrolled(data).map(({ words, marks }) => ({ words, marks: [...marks] }))"
+        for frame, got in zip(scene.film(**chosen), answers(spread, tmp_path, data=data), strict=True):
+            assert not frame.words or got["words"] == [*frame.words]
+            assert {key: mark for key, mark in got["marks"]} == {
+                key: plain(key, mark, styles)[1:] for key, mark in frame.drawing.marks.items()
+            }
+
+
+def test_the_player_calls_each_setting_as_python_does(tmp_path: Path) -> None:
+    asked = [[*one.values()] for scene in SCENES.values() for layer in scene.layers for one in settings(scene, layer)]
+    asked = asked[:: 1 if NIGHTLY else 50]
+    assert answers("asked.map((one) => JSON.stringify(one))", tmp_path, asked=asked) == [named(one) for one in asked]
+
+
+def test_the_player_is_one_module_that_asks_for_no_other_and_no_network() -> None:
+    assert not re.search(r"^\s*import\b|\bfetch\(|https?://(?!www\.w3\.org/)", living.player(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", SCENES if NIGHTLY else QUICK)
+def test_a_scenes_films_are_at_most_150_kilobytes_on_the_wire(name: str) -> None:
+    data = json.dumps(record(SCENES[name]), separators=(",", ":")).encode()
+    assert len(gzip.compress(data)) < 150_000
+
+
+def test_a_film_is_recorded_by_what_changes_and_the_same_film_once() -> None:
+    def films(size: int, shade: bool) -> list[Frame]:
+        if size > 2:
+            raise InputError("that is too large")
+        drawn = [Drawing(10, 10), Drawing(10, 10)]
+        for at, drawing in enumerate(drawn):
+            drawing.box(at, 0, size, 1, Style("red"), "one")
+            drawing.box(0, 0, 1, 1, Style("blue"), "other")
+        return [Frame(drawing, ("said", "said", "1")) for drawing in drawn]
+
+    controls = (scenes.Control("size", "size", (1.0, 2, 3)), scenes.Control("shade", "shade", (True, False)))
+    found = record(Scene("made", controls, (scenes.Layer(("size", "shade"), films),)))["films"][0]
+    assert found["[1,true]"]["frames"] == [
+        [1100, ["said", "said", "1"], "", [["one", "rect", [0, 0, 1, 1], 0], ["other", "rect", [0, 0, 1, 1], 1]], []],
+        [1100, 0, "", [["one", "rect", [1, 0, 1, 1], 0]], []],
+    ]
+    assert found["[1,false]"] == "[1,true]" and found["[3,true]"] == {"refused": "that is too large"}
+
+
+# In a notebook
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_lessons_scene_is_marked_for_the_site_with_its_still_in_its_place(name: str) -> None:
+    made = CALLS[name]()
+    bundle = made._repr_mimebundle_()
+    data = bundle[0] if isinstance(bundle, tuple) else bundle
+    found = re.match(rf'<div data-scene="{name}" data-settings="([^"]*)">(.*)</div>$', data["text/html"], re.DOTALL)
+    assert found and json.loads(html.unescape(found[1])) == made.settings
+    assert "<img alt=" in found[2] and data["text/plain"] == made.picture.table
+    layers = SCENES[name].layers
+    asked = [{one: made.settings[one] for one in layer.settings} for layer in layers]
+    assert all(one in [*settings(SCENES[name], layer)] for one, layer in zip(asked, layers, strict=True))
+
+
+@pytest.mark.parametrize(
+    "made", [lambda: shard_sliders({"w": (7,)}), lambda: reshard_sliders(scenes.NET, align=32, nbytes=16)]
+)
+def test_what_is_not_recorded_is_a_still_on_the_site(made: Any) -> None:
+    assert made()._repr_mimebundle_()["text/html"].startswith("<figure")
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(
+    ("start", "others"),
+    [
+        (lambda: shard_sliders({"w": (400, 300), "v": (170,)}), {"ranks": 3, "align": 1, "picture": 0}),
+        (ring_stepper, {"collective": "all_gather", "ranks": 3, "step": 1}),
+        (lambda: step_timeline(2, ranks=2), {"stage": 3, "prefetch": False, "overlap": False, "gbit_per_s": 25.0}),
+        (lambda: reshard_sliders({"w": (30, 40)}), {"saved_by": 6, "loaded_by": 2, "stage": 0}),
+        (
+            lambda: memory_sliders(ranks=4),
+            {"model": "GPT-2 355M", "gpu": "16 GB", "ranks": 64, "stage": 1, "precision": "fp32",
+             "offload": "optimizer", "micro_batch_size": 4, "seq_len": 512, "checkpoint_activations": True},
+        ),
+    ],
+    ids=["shards", "ring", "timeline", "reshard", "memory"],
+)  # fmt: skip
+def test_each_control_changes_what_the_kernel_answers(start: Any, others: dict[str, Any]) -> None:
+    made = start()
+    for name, value in others.items():
+        before = made.answer, made.picture.table, made.picture.verdict
+        made.settings = made.settings | {name: value}
+        if made.drawn.stop is None or name != made.drawn.stop.name:
+            assert made.answer != before[0], f"the film does not follow {name}"
+        assert (made.answer, made.picture.table, made.picture.figure) != before
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_kernels_answer_is_the_film_of_the_settings_or_why_there_is_none() -> None:
+    made = memory_sliders(model="GPT-3 13B", ranks=16, stage=2)
+    run = RunSpec(SHAPES["GPT-3 13B"], ranks=16, stage=2, seq_len=2048)
+    assert made.answer["films"][0]["frames"][0][1][2] == memory_calculator(run, "80 GB").numbers
+    made.settings = made.settings | {"precision": "fsdp2"}
+    assert made.answer["refused"].startswith("precision fsdp2 has no stage 2")
+    made.settings = made.settings | {"stage": 3}
+    assert "refused" not in made.answer and made.picture.verdict.startswith("Stage 3 fits")
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        (lambda: memory_sliders(precision="fp4"), "precision is 'fp4'; choose one of fp32, bf16, .*, bf16_fp8_moments"),
+        (lambda: memory_sliders(ranks=3), "ranks is 3; choose one of 1, 2, 4"),
+        (lambda: memory_sliders(rank=3), "there is no control 'rank'; choose one of model"),
+        (lambda: memory_sliders(precision="fsdp2", stage=1), "precision fsdp2 has no stage 1"),
+        (lambda: ring_stepper("gossip"), "collective is 'gossip'; choose one of reduce_scatter"),
+        (lambda: ring_stepper("all_gather", 4, step=4), "there is no step 4; take 0 to 3"),
+        (lambda: stage_stepper(1, moment=True), "there is no moment True; take 0 to 18"),
+    ],
+)  # fmt: skip
+def test_a_start_that_cannot_be_is_refused_with_what_can(start: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        start()
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_known_model_never_gets_a_sequence_longer_than_its_context() -> None:
+    made = memory_sliders(model="GPT-2 124M", seq_len=2048)
+    run = RunSpec(SHAPES["GPT-2 124M"], ranks=8, stage=0, seq_len=1024)
+    assert made.picture.numbers == memory_calculator(run, "80 GB").numbers
+
+
+# What they show
+
+
+@pytest.mark.parametrize(("collective", "ranks"), [("reduce_scatter", 2), ("all_gather", 5), ("all_reduce", 8)])
+def test_the_ring_shows_what_each_rank_holds_and_each_message(collective: str, ranks: int) -> None:
+    stops = [frame for frame in SCENES["ring"].film(collective=collective, ranks=ranks) if frame.words]
+    for moment, frame in zip(film(collective, ranks), stops, strict=True):
+        marks = frame.drawing.marks
+        held = {
+            (rank, chunk): len(hop.ranks)
+            for rank, row in enumerate(moment.held)
+            for chunk, hop in enumerate(row)
+            if hop
+        }
+        whole = marks["held 0 0"].at[3] / held[0, 0] if (0, 0) in held else None
+        assert {tuple(map(int, name.split()[1:])) for name in marks if name.startswith("held")} == set(held)
+        for (rank, chunk), summands in held.items():
+            if whole:
+                assert marks[f"held {rank} {chunk}"].at[3] == pytest.approx(whole * summands, abs=0.2)
+        counts = [mark.text for name, mark in marks.items() if name.startswith("count")]
+        assert counts == [str(len(message.hop.ranks)) for message in moment.messages]
+
+
+def test_a_moment_of_a_ring_says_in_text_what_it_draws() -> None:
+    picture = SCENES["ring"].picture(collective="reduce_scatter", ranks=3, step=1)
+    assert picture.table.splitlines() == [
+        "reduce_scatter over 3 ranks, after 1 of 2 steps: sums of 2 of 3 summands travel next",
+        "summands of  chunk 0  chunk 1  chunk 2                       sends now  sent before",
+        "rank 0        1 of 3   2 of 3   1 of 3  chunk 1 to rank 1, 1,120 bytes        1,120",
+        "rank 1        1 of 3   1 of 3   2 of 3  chunk 2 to rank 2, 1,120 bytes        1,120",
+        "rank 2        2 of 3   1 of 3   1 of 3  chunk 0 to rank 0, 1,120 bytes        1,120",
+    ]
+    end = SCENES["ring"].picture(collective="all_reduce", ranks=3, step=4)
+    assert end.table.startswith("all_reduce over 3 ranks, after 4 steps: each rank has sent 4,480 bytes\n")
+
+
+@pytest.mark.parametrize("run", [StepRun(stage=3), StepRun(stage=2, overlap=False, offload=True)])
+def test_a_steps_boxes_and_memory_are_those_of_a_fresh_run(run: StepRun) -> None:
+    [frame] = step_frames(run)
+    watch_step.cache_clear()
+    fresh = watch_step(run)[0]
+    said = frame.words[2]
+    for span in fresh.spans:
+        if span.kind == "collective" or span.seconds > 5e-7:
+            times = rf"\s+(compute|wire)\s+{1e6 * span.start:,.0f}\s+{1e6 * span.stop:,.0f}$"
+            assert re.search(times, said, re.MULTILINE), span
+    assert re.search(rf"^peak, bytes .*\b{fresh.peak.total:,}$", said, re.MULTILINE)
+    assert frame.drawing.marks["peak"].at[0] == pytest.approx(30 + 364 * fresh.peak.time / 2.8e-3, abs=0.1)
+
+
+def test_the_largest_part_of_a_peak_is_on_the_device() -> None:
+    offloaded = watch_step(StepRun(stage=3, offload=True))[0]
+    assert max(offloaded.peak.bytes, key=lambda kind: offloaded.peak.bytes[kind]) == "host:optimizer_states"
+    assert peak_name(offloaded).endswith("the largest part gradient buffers")
+
+
+@pytest.mark.parametrize("stage", range(3))
+def test_below_stage_3_prefetch_changes_nothing(stage: int) -> None:
+    run = StepRun(stage=stage, ranks=2)
+    assert step_frames(replace(run, prefetch=False))[0].words == step_frames(run)[0].words
+
+
+def test_each_stages_bar_is_as_long_as_what_the_planner_says() -> None:
+    run = RunSpec(SHAPES["GPT-3 175B"], ranks=8, stage=3, seq_len=2048)
+    marks = bars(run).drawing.marks
+    for stage in range(4):
+        boxes = [mark.at for name, mark in marks.items() if name.startswith(f"bar {stage} ")]
+        needed = gpu_bytes(at_stage(run, stage))
+        assert sum(box[2] for box in boxes) == pytest.approx(along(run, needed) - 8, abs=0.5)
+
+
+def test_a_style_is_said_by_what_is_not_the_default() -> None:
+    assert shown(Style("red", dash=(4, 2))) == {"fill": "red", "dash": (4, 2)}
