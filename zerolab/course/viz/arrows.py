@@ -30,7 +30,7 @@ CIRCLE = {
 }
 """The middle of a box, its look and its name."""
 WIDE, HIGH = 180, 80
-TEXT = words(halo=4)
+LETTER = 8.5
 
 
 def step_circle(host: Sequence[str] = ()) -> Picture:
@@ -47,18 +47,18 @@ def step_circle(host: Sequence[str] = ()) -> Picture:
     drawing = Drawing(560, 260)
     for name, (x, y, look, said) in CIRCLE.items():
         box = x - WIDE / 2, y - HIGH / 2, WIDE, HIGH
-        drawing.box(*box, filled(look)._replace(**{"width": 2.5, "dash": (7, 4)} if name in host else {}))
-        drawing.text(x, y + (0 if name in KEPT else 5), said, TEXT)
-        if name in KEPT:
-            drawing.text(x, y + 20, f"keeps {KEPT[name]}, {'host' if name in host else 'device'}", TEXT)
+        there = name in host
+        drawing.box(*box, filled(look)._replace(width=2.5 if there else 0.8, dash=(7, 4) if there else ()))
+        keeps = [f"keeps {KEPT[name]}, {'host' if there else 'device'}"] if name in KEPT else []
+        label(drawing, x, y, [said, *keeps])
     rows, crossing = [], 0
     for start, end, nbytes in ARROWS:
         (x, y, _, said), (to_x, to_y, _, to_said) = CIRCLE[start], CIRCLE[end]
         crosses = (start in host) != (end in host)
         right, down = (to_x > x) - (to_x < x), (to_y > y) - (to_y < y)
-        x, to_x = x + right * WIDE / 2, to_x - right * WIDE / 2
-        y, to_y = y + down * HIGH / 2, to_y - down * HIGH / 2
-        arrow(drawing, x, y, to_x, to_y, Style(line="black", width=4 if crosses else 1.2))
+        out, down_out = right * WIDE / 2, down * HIGH / 2
+        style = Style(line="black", width=4 if crosses else 1.2)
+        arrow(drawing, x + out, y + down_out, to_x - out, to_y - down_out, style)
         text = f"{nbytes}, over the link" if crosses else f"{nbytes}"
         middle, beside = ((x + to_x) / 2, (y + to_y) / 2), (0, -12) if right else (12, 5)
         anchor = "middle" if right else "start"
@@ -88,8 +88,7 @@ def ring_steps(collective: str = "reduce_scatter", ranks: int = 4) -> Picture:
             whole, to = len(hop.ranks) == ranks, (rank + 1) % ranks
             look = filled(pale_look(hop.chunk), width=2.4 if whole else 0.8)
             drawing.box(x, y, 105, 58, look._replace(opacity=0.8 if whole else 0.4))
-            for line, text in enumerate((f"chunk {hop.chunk}", shortened(hop.sum(ranks)))):
-                drawing.text(x + 52, y + 25 + 20 * line, text, TEXT)
+            label(drawing, x + 52, y + 29, [f"chunk {hop.chunk}", shortened(hop.sum(ranks))])
             if step < ranks - 1:
                 dash = () if to else (8, 6)
                 colour = to_hex(ink(PALE[hop.chunk]))
@@ -118,6 +117,14 @@ def shortened(summands: str) -> str:
     """A sum such as "g1+g2" as wide as a box."""
     parts = summands.split("+")
     return summands if len(parts) < 5 else f"{parts[0]}+...+{parts[-1]}"
+
+
+def label(drawing: Drawing, x: float, y: float, lines: Sequence[str]) -> None:
+    """Lines of text around a middle, on white."""
+    wide, high = LETTER * max(map(len, lines)) + 6, 20 * len(lines)
+    drawing.box(x - wide / 2, y - high / 2, wide, high, Style("white", opacity=0.9, width=0))
+    for number, line in enumerate(lines):
+        drawing.text(x, y - high / 2 + 15 + 20 * number, line, words())
 
 
 def arrow(drawing: Drawing, x: float, y: float, to_x: float, to_y: float, style: Style) -> None:

@@ -19,7 +19,7 @@ ROUNDED = "#A34700"
 WIDE, LEFT, RIGHT, ROW, LETTER = 720, 60, 704, 50, 7
 SMALL = words(12, halo=3)
 END, START = (SMALL._replace(anchor=anchor) for anchor in ("end", "start"))
-AXIS, TICK, BAND = Style(line="#999999"), Style(line="black", width=1), Style("#e4e4e4", "#e4e4e4", hatch="||||")
+AXIS, TICK, BAND = Style(line="#999999"), Style(line="black", width=1), Style("#dddddd", "#999999")
 Neighbours = tuple[float, float, float]
 """The next number below a value, the one that it is rounded to, and the next above."""
 

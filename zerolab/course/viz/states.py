@@ -58,8 +58,8 @@ def owners(ranks: int = 4) -> Picture:
     Raises InputError for ranks outside 2 to 8.
     """
     check_ranks(ranks, 2)
-    high = 26 * ranks + 56
-    drawing = Drawing(760, 2 * high)
+    high = 26 * ranks + 50
+    drawing = Drawing(764, 2 * high)
     rows, said = [], []
     for stage in STAGES:
         left, top = 50 + 384 * (stage % 2), high * (stage // 2)
