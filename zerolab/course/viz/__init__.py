@@ -1,22 +1,17 @@
 """Pictures of the course: pure functions from settings or traces to a figure and its numbers as text."""
 
-from zerolab.course.viz.arrows import ring_steps, step_circle
 from zerolab.course.viz.bars import bars
-from zerolab.course.viz.buckets import bucket_explorer
+from zerolab.course.viz.boxes import owners, ring_steps, sixteen_bytes, step_circle
 from zerolab.course.viz.calculator import memory_calculator
-from zerolab.course.viz.changes import Changes
-from zerolab.course.viz.curve import curve, memory_course
-from zerolab.course.viz.gradients import gradient_windows
-from zerolab.course.viz.numbers import number_line
+from zerolab.course.viz.curve import bucket_explorer, curve, memory_course
+from zerolab.course.viz.numbers import gradient_windows, number_line
 from zerolab.course.viz.picture import Picture, text_table
-from zerolab.course.viz.pipeline import compared_pipelines, offload_pipeline
+from zerolab.course.viz.pipeline import compared_pipelines, offload_pipeline, save_timeline
 from zerolab.course.viz.reshard import reshard_map
-from zerolab.course.viz.saving import save_timeline
 from zerolab.course.viz.scale import loss_scale
 from zerolab.course.viz.shards import shard_map
 from zerolab.course.viz.skyline import step_skyline
-from zerolab.course.viz.source import Source
-from zerolab.course.viz.states import owners, sixteen_bytes
+from zerolab.course.viz.source import Changes, Source
 from zerolab.course.viz.step import StepRun, watch_step
 from zerolab.course.viz.timelines import timeline, timelines
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from zerolab.course.viz.looks import look_of, named
 from zerolab.course.viz.picture import BACKDROP, Picture, legend, panels, text_table
-from zerolab.errors import InputError
 
 Values = Mapping[str, Sequence[float]]
 
@@ -23,9 +22,6 @@ def bars(
     what the table calls the bars' values, for those that nobody measured. With `tall` each bar has a row of the table,
     not a column, so that it stays narrow whatever the names."""
     formula = formula or {}
-    for name, values in [*measured.items(), *formula.items()]:
-        if len(values) != len(places):
-            raise InputError(f"{name!r} has {len(values)} values for {len(places)} places; give one each")
     figure, (axes,) = panels(1, 3.2)
     width = 0.8 / len(measured)
     for number, (name, values) in enumerate(measured.items()):

@@ -86,18 +86,15 @@ def _on_rank(transport: Transport, collective: str, numel: int) -> tuple[list[li
     tensor = torch.zeros(numel, dtype=torch.int32)
     camera = Camera(transport, tensor)
     comm = RingCollectives(camera)
-    for number, chunk in enumerate(camera.chunks):
-        if collective != "all_gather":
-            chunk.fill_((number + 1) * 10**rank)
-        elif number == rank:
-            # What is gathered is complete: the sum over all ranks.
-            chunk.fill_((number + 1) * sum(10**other for other in range(size)))
-    if collective == "reduce_scatter":
-        comm.reduce_scatter(tensor, out=camera.chunks[rank])
-    elif collective == "all_gather":
-        comm.all_gather(camera.chunks[rank], out=tensor)
+    own = camera.chunks[rank]
+    if collective == "all_gather":
+        # What is gathered is complete: the sum over all ranks.
+        own.fill_((rank + 1) * sum(10**other for other in range(size)))
+        comm.all_gather(own, out=tensor)
     else:
-        comm.all_reduce(tensor)
+        for number, chunk in enumerate(camera.chunks):
+            chunk.fill_((number + 1) * 10**rank)
+        comm.reduce_scatter(tensor, out=own) if collective == "reduce_scatter" else comm.all_reduce(tensor)
     camera.look()
     return camera.frames, camera.payloads
 
@@ -121,13 +118,14 @@ def film(collective: str = "reduce_scatter", ranks: int = 4, numel: int = NUMEL)
     moments = []
     for step in range(len(sends[0]) + 1):
         held = [[decode(value) if value else None for value in frames[step]] for frames, _ in ran]
-        messages = []
-        for rank, (_, payloads) in enumerate(ran):
-            if step < len(payloads):
-                event, hop = sends[rank][step], decode(payloads[step])
-                messages.append(Message(rank, event.peer, event.nbytes, hop))
-                # What travels lies in a buffer beside the tensor; the rank holds it all the same.
-                held[rank][hop.chunk] = hop
+        messages = [
+            Message(rank, events[step].peer, events[step].nbytes, decode(ran[rank][1][step]))
+            for rank, events in enumerate(sends)
+            if step < len(events)
+        ]
+        for message in messages:
+            # What travels lies in a buffer beside the tensor; the rank holds it all the same.
+            held[message.src][message.hop.chunk] = message.hop
         sent = tuple(sum(event.nbytes for event in events[:step]) for events in sends)
         moments.append(Moment(tuple(map(tuple, held)), tuple(messages), sent))
     return tuple(moments)

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from matplotlib.colors import to_rgb
 
+from zerolab.memory import KINDS
+
 COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#F0E442", "#999999", "#882255")
 HATCHES = ("", "//", "..", "xx", "\\\\", "oo", "++", "--", "**")
 PALE = ("#99DDFF", "#EE8866", "#BBCC33", "#FFAABB", "#77AADD", "#EEDD88", "#44BB99", "#DDDDDD", "#AAAA00")
@@ -26,19 +28,8 @@ class Look(NamedTuple):
 
 
 # Parameters and the whole ones at hand are blue, gradients and their buffers orange and red.
-NAMES = {
-    "parameters": "parameters",
-    "gradients": "gradients",
-    "optimizer_states": "optimizer states",
-    "gathered_units": "gathered units",
-    "gradient_buffers": "gradient buffers",
-    "communication_buffers": "communication buffers",
-    "activations": "activations",
-    "other": "other",
-    "step_buffers": "step buffers",
-}
-MEMORY = {kind: Look(name, *look) for (kind, name), *look in zip(NAMES.items(), COLOURS, HATCHES, strict=True)}
-"""By kind, as `zerolab.memory.KINDS` spells it."""
+MEMORY = {kind: Look(kind.replace("_", " "), *look) for kind, *look in zip(KINDS, COLOURS, HATCHES, strict=True)}
+"""By kind of memory."""
 
 WHITE = "#FFFFFF"
 COMPUTING = {
@@ -80,15 +71,3 @@ def ink(colour: str) -> tuple[float, float, float]:
     """A darker shade, for lines that must be seen on white: a contrast of 3 to 1 or more for all colours."""
     red, green, blue = to_rgb(colour)
     return 0.64 * red, 0.64 * green, 0.64 * blue
-
-
-def luminance(colour: str | tuple[float, float, float]) -> float:
-    """Relative luminance as in WCAG 2.1, from 0 (black) to 1 (white)."""
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(colour)]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: str | tuple[float, float, float], other: str | tuple[float, float, float]) -> float:
-    """Of two colours, from 1 to 21."""
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)

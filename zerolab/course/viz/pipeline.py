@@ -1,15 +1,15 @@
-"""When which buffer of an offloaded step is read into, computed on and written: simulated, or as it was recorded."""
+"""What goes on beside each other, simulated or as it was recorded: when which buffer of an offloaded step is read into,
+computed on and written; when training stands still for a checkpoint, and what the disk does meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import isfinite
 from statistics import mean
 from typing import Any, NamedTuple
 
-from zerolab.course.viz.looks import PASSING as LOOKS
+from zerolab.course.viz.looks import COMPUTING, PASSING, Look
 from zerolab.course.viz.picture import Picture, figures, text_table
-from zerolab.course.viz.spans import Bar, draw_spans
+from zerolab.course.viz.timelines import Bar, draw_spans
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
 
@@ -39,7 +39,7 @@ def offload_pipeline(groups: int, buffers: int, read: float, compute: float, wri
     head = [f"{groups} groups, buffers", "ms", "times faster", "held up by"]
     bound = f"no number of buffers gets below {least(groups, *times):g} ms"
     above = f"one after the other {serial:g} ms; {bound}"
-    figure = draw_spans({"": bars_of(parts, buffers)}, names(parts, buffers), ACROSS, [*LOOKS.values()])
+    figure = draw_spans({"": bars_of(parts, buffers)}, names(parts, buffers), ACROSS, [*PASSING.values()])
     alt = f"{groups} groups are read, computed on and written through {title}; {above}."
     return Picture(figure, f"{above}\n{text_table(head, rows)}", alt, title)
 
@@ -50,12 +50,12 @@ def compared_pipelines(trace: Iterable[tuple[str, Any, float, float]], buffers: 
     on one time axis, which begins with the first read."""
     parts = recorded(trace, buffers)
     groups = sum(part.kind == "compute" for part in parts)
-    means = [mean(part.stop - part.start for part in parts if part.kind == kind) for kind in LOOKS]
+    means = [mean(part.stop - part.start for part in parts if part.kind == kind) for kind in PASSING]
     walks = {"recorded": parts, "predicted": schedule(groups, buffers, *means)}
     ends = {name: figures(duration(walk)) for name, walk in walks.items()}
     drawn = {f"{name}: {ends[name]} ms": bars_of(walk, buffers) for name, walk in walks.items()}
-    figure = draw_spans(drawn, names(parts, buffers), ACROSS, [*LOOKS.values()])
-    each = ", ".join(f"{kind} {figures(time)}" for kind, time in zip(LOOKS, means, strict=True))
+    figure = draw_spans(drawn, names(parts, buffers), ACROSS, [*PASSING.values()])
+    each = ", ".join(f"{kind} {figures(time)}" for kind, time in zip(PASSING, means, strict=True))
     rows = [[name, ends[name], f"{groups * sum(means) / duration(walk):.2f}"] for name, walk in walks.items()]
     table = text_table([f"{buffers} buffers, {groups} groups", "ms", "times faster"], rows)
     alt = f"A recorded walk of {groups} groups through {buffers} buffers takes {ends['recorded']} ms; the "
@@ -85,9 +85,6 @@ def schedule(groups: int, buffers: int, read: float, compute: float, write: floa
     check_count("the number of groups", groups)
     check_count("the number of buffers", buffers)
     times = {"read": read, "compute": compute, "write": write}
-    check_times(**times)
-    if not any(times.values()):
-        raise InputError("nothing takes any time, so there is nothing to draw; give read, compute or write above 0")
     parts: list[PipelineStep] = []
     free, written = dict.fromkeys(times, 0.0), [0.0] * buffers
     for group in range(groups):
@@ -98,12 +95,6 @@ def schedule(groups: int, buffers: int, read: float, compute: float, write: floa
             parts.append(PipelineStep(kind, group, start, now))
         written[group % buffers] = now
     return sorted(parts, key=lambda part: (part.start, part.stop))
-
-
-def check_times(**times: float) -> None:
-    for name, value in times.items():
-        if not isinstance(value, int | float) or not isfinite(value) or value < 0:
-            raise InputError(f"{name} takes {value!r}; give a finite time of 0 or more")
 
 
 def least(groups: int, read: float, compute: float, write: float) -> float:
@@ -131,10 +122,66 @@ def bars_of(parts: Sequence[PipelineStep], buffers: int) -> list[Bar]:
     """A bar for each part in the row of its buffer."""
     order = [part.group for part in parts if part.kind == "compute"]
     return [
-        Bar(order.index(group) % buffers, LOOKS[kind], start, stop, str(group)) for kind, group, start, stop in parts
+        Bar(order.index(group) % buffers, PASSING[kind], start, stop, str(group)) for kind, group, start, stop in parts
     ]
 
 
 def names(parts: Sequence[PipelineStep], buffers: int) -> list[str]:
     """Of the buffers that are used."""
     return [f"buffer {at}" for at in range(min(buffers, len({part.group for part in parts})))]
+
+
+SAVING = {
+    "step": Look("a step", *COMPUTING["forward"][1:]),
+    "copy": Look("copying the shards", *PASSING["read"][1:]),
+    "wait": Look("waiting", "#DDDDDD", "xx"),
+    "write": Look("writing them", *PASSING["write"][1:]),
+}
+ROWS = TRAINING, DISK = ("training", "disk")
+
+
+def save_timeline(
+    steps: int = 12, every: int = 3, step: float = 10.0, copy: float = 3.0, write: float = 20.0
+) -> Picture:
+    """`steps` steps that take `step` milliseconds each, with a checkpoint after `every` of them: above, training waits
+    until it is written; beneath, it waits for a copy of its shards only, and the disk writes while it goes on. One
+    checkpoint is written at a time."""
+    drawn, rows, told = {}, [], []
+    for waits in (True, False):
+        bars = simulate(steps, every, step, copy, write, waits)
+        training = [bar for bar in bars if bar.row == ROWS.index(TRAINING)]
+        still = sum(bar.stop - bar.start for bar in training if bar.look != SAVING["step"])
+        end, last = training[-1].stop, max(bar.stop for bar in bars)
+        rows.append([f"wait={waits}", *map(figures, (still, end, last)), f"{still / end:.0%}"])
+        drawn[f"wait={waits}: training stands still for {figures(still)} ms"] = bars
+        told.append(f"{figures(still)} ms with wait={waits}")
+    figure = draw_spans(drawn, ROWS, "ms", [*SAVING.values()])
+    table = text_table(["", "stands still, ms", "last step ends", "last file ends", "of training's time"], rows)
+    verdict = f"Training stands still for {' and '.join(told)}."
+    return Picture(figure, table, f"{steps} steps and a checkpoint after every {every}. {verdict}", verdict)
+
+
+def simulate(steps: int, every: int, step: float, copy: float, write: float, waits: bool) -> list[Bar]:
+    """What training and the disk do, in the order in which it begins."""
+    bars: list[Bar] = []
+    now = written = 0.0
+
+    def spend(kind: str, time: float) -> None:
+        nonlocal now
+        if time > 0:
+            bars.append(Bar(0, SAVING[kind], now, now + time))
+            now += time
+
+    for number in range(1, steps + 1):
+        spend("step", step)
+        if number % every:
+            continue
+        spend("wait", written - now)
+        if not waits:
+            spend("copy", copy)
+        written = now + write
+        if write:
+            bars.append(Bar(1, SAVING["write"], now, written))
+        if waits:
+            spend("wait", write)
+    return bars

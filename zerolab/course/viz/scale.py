@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from math import ceil, cos, floor, isfinite, isinf, log2, pi
+from math import ceil, cos, floor, isinf, log2, pi
 from typing import Any
 
 from matplotlib.ticker import MaxNLocator
@@ -12,7 +12,6 @@ from matplotlib.ticker import MaxNLocator
 from zerolab.course.formats import FORMATS, rounded
 from zerolab.course.viz.looks import PALE, ink
 from zerolab.course.viz.picture import Picture, legend, panels, text_table
-from zerolab.errors import InputError
 from zerolab.precision.scaler import LossScaler, ScaleError
 
 FP16 = FORMATS["fp16"]
@@ -54,11 +53,6 @@ def loss_scale(steps: Steps, gradients: Sequence[float] = ()) -> Picture:
     """A scale from step to step, skipped steps marked. Where the largest gradient of each step is known, without the
     scale, the largest scale that it allows stands beside it; if the course is shorter, an overflow at the floor has
     ended it."""
-    if not steps:
-        raise InputError("the course has no steps; give one (scale, skipped) or more")
-    for step, (scale, _) in enumerate(steps):
-        if not isfinite(scale) or scale <= 0:
-            raise InputError(f"the scale of step {step} is {scale!r}; give finite numbers above 0")
     figure, (axes,) = panels(1, 3.4)
     scales = [log2(scale) for scale, _ in steps]
     limits = [log2(FP16.largest / gradient) for gradient in gradients[: len(steps)]]

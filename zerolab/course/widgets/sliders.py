@@ -9,11 +9,10 @@ from ipywidgets import Checkbox, FloatText, IntSlider, Layout, SelectionSlider
 
 from zerolab.collectives import Link
 from zerolab.course.formats import FORMATS
-from zerolab.course.viz.buckets import SIZES, bucket_explorer
+from zerolab.course.viz.curve import SIZES, bucket_explorer
 from zerolab.course.viz.numbers import number_line
 from zerolab.course.viz.picture import Picture
-from zerolab.course.viz.pipeline import offload_pipeline
-from zerolab.course.viz.saving import save_timeline
+from zerolab.course.viz.pipeline import offload_pipeline, save_timeline
 from zerolab.course.viz.scale import COURSES, gradient_course, loss_scale, simulated
 from zerolab.course.widgets.living import Living
 from zerolab.precision.scaler import LossScaler
