@@ -47,8 +47,7 @@ class Living(Stored):
 
     def __init__(self, draw: Callable[..., Picture], /, **controls: ValueWidget) -> None:
         self.controls = controls
-        self.draw, self.drawn = draw, self.settings()
-        self.picture = draw(**self.drawn)
+        self.draw, self.picture = draw, draw(**self.settings())
         self.refusal = ""
         """Why the settings of now have no picture; empty where they have."""
         self.note, self.shown = HTML(), HTML(self.picture.html(), layout=WIDE)
@@ -64,16 +63,13 @@ class Living(Stored):
     def redraw(self) -> None:
         """Draw with the settings of now. Settings that cannot go together fade the picture and say why above it."""
         with DRAWING:
-            if self.drawn == (settings := self.settings()):
-                return
             try:
-                self.picture, self.refusal, said = self.draw(**settings), "", ""
+                self.picture, self.refusal, said = self.draw(**self.settings()), "", ""
             except InputError as error:
                 self.refusal = str(error)
                 style = f"color: {RED}; font-weight: bold; line-height: 1.4"
                 said = f'<p role="alert" style="{style}">{escape(self.refusal)}.<br>{STALE}</p>'
             self.note.value, self.shown.value = said, self.picture.html(faded=bool(said))
-            self.drawn = settings
 
     def stored(self) -> tuple[str, str]:
         text = f"{self.refusal}. {STALE}\n" if self.refusal else ""
