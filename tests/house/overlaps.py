@@ -46,7 +46,7 @@ STRUCK = """scene => {
     texts.forEach((a, at) => texts.slice(at + 1).forEach((b) => {
       if (meets(a, b)) found.push(`${a.one.textContent} | ${b.one.textContent}`);
     }));
-    const strokes = [...svg.querySelectorAll(".divider, .wall")].flatMap((line) => {
+    const strokes = [...svg.querySelectorAll("path[stroke-dasharray]")].flatMap((line) => {
       const [dx, dy, whole] = [line.getScreenCTM().e, line.getScreenCTM().f, line.getTotalLength()];
       const scale = line.getScreenCTM().a, dots = [];
       for (let at = 0; at <= whole; at += 1) {
@@ -59,9 +59,9 @@ STRUCK = """scene => {
     for (const a of texts) {
       if (strokes.some((dot) => meets(a, dot))) found.push(`${a.one.textContent} is crossed by a line`);
     }
-    for (const ground of svg.querySelectorAll(".at-work")) {
+    for (const ground of svg.querySelectorAll('rect[fill="black"]')) {
       for (const a of texts) {
-        if (!a.one.classList.contains("worked") && meets(a, ground.getBoundingClientRect(), 1)) {
+        if (a.one.getAttribute("fill") !== "white" && meets(a, ground.getBoundingClientRect(), 1)) {
           found.push(`${a.one.textContent} touches a black ground`);
         }
       }

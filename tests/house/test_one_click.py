@@ -22,7 +22,6 @@ import one_click  # noqa: E402
 from first import CLICK, PICTURE, first_page  # noqa: E402
 from oneclick import AddressError, badges, lone, main, repository, services, write_lone  # noqa: E402
 
-from zerolab.course import viz  # noqa: E402
 from zerolab.course.living import SCENES  # noqa: E402
 
 NOTEBOOKS = [
@@ -44,10 +43,7 @@ def test_the_first_pages_figures_are_those_that_the_readme_measures() -> None:
     assert f"took {states[0]:.0f} MB" in FIRST
 
 
-def test_the_first_page_has_a_picture_that_moves_with_words_for_who_does_not_see_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(viz, "step_skyline", lambda run: viz.ring_moment())  # drawn at once
+def test_the_first_page_has_a_picture_that_moves_with_words_for_who_does_not_see_it(tmp_path: Path) -> None:
     text = first_page(FIRST, tmp_path, "OWNER/NAME")
     assert PICTURE not in text and CLICK not in text
     (scene,) = re.findall(r'<div data-scene="(\w+)" data-settings="[^"]+">', text)

@@ -111,7 +111,7 @@ def test_the_timeline_is_the_step_as_it_runs_now(tmp_path: Path) -> None:
     )
     # Another version of a font's renderer moves edges a little; another step moves whole boxes.
     assert now.shape == stored.shape and abs(now - stored).mean() < 2
-    peak = re.search(r"peak ([\d,]+) kB in backward blocks\.1", picture.alt)
+    peak = re.search(r"peak ([\d,]+) kB in backward block 1", picture.alt)
     assert peak is not None and f"peak at {peak[1]} kB in the backward pass of block 1" in README
 
 

@@ -126,7 +126,9 @@ def test_a_lessons_scene_is_marked_for_the_site_with_its_still_in_its_place(name
     "made", [lambda: shard_sliders({"w": (7,)}), lambda: reshard_sliders(scenes.NET, align=32, nbytes=16)]
 )
 def test_what_is_not_recorded_is_a_still_on_the_site(made: Any) -> None:
-    assert made()._repr_mimebundle_()["text/html"].startswith("<figure")
+    bundle = made()._repr_mimebundle_()
+    data = bundle[0] if isinstance(bundle, tuple) else bundle
+    assert data["text/html"].startswith("<figure")
 
 
 @pytest.mark.usefixtures("undrawn")

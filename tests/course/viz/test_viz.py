@@ -94,8 +94,9 @@ def test_ring_steps_says_in_text_what_it_draws() -> None:
 
 @pytest.mark.parametrize(("collective", "ranks"), [("broadcast", 4), ("all_gather", 1), ("all_gather", 9)])
 def test_a_ring_that_cannot_be_drawn_is_refused(collective: str, ranks: int) -> None:
-    with pytest.raises(InputError):
-        ring_steps(collective, ranks)
+    for draw in (ring_steps, film):
+        with pytest.raises(InputError):
+            draw(collective, ranks)
 
 
 def summands(moment: Moment) -> list[list[int]]:
@@ -124,16 +125,6 @@ def test_what_a_message_brings_is_there_in_the_next_moment(collective: str) -> N
             assert here and set(here.ranks) == {*message.hop.ranks, message.dst}
         sent = [now + message.nbytes for now, message in zip(before.sent, before.messages, strict=True)]
         assert sent == list(after.sent)
-
-
-@pytest.mark.parametrize(
-    ("collective", "ranks", "numel"), [("gossip", 4, 9), ("all_gather", 1, 9), ("all_gather", 9, 9)]
-)
-def test_a_film_that_cannot_be_is_refused(collective: str, ranks: int, numel: int) -> None:
-    with pytest.raises(InputError):
-        film(collective, ranks, numel)
-    with pytest.raises(InputError, match="3 elements leaves a rank without a chunk"):
-        film("all_gather", 4, numel=3)
 
 
 def test_bars_put_the_formula_beside_the_measured_value() -> None:

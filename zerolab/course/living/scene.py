@@ -58,7 +58,11 @@ class Scene:
     def picture(self, **settings: Any) -> Picture:
         """The still of a setting."""
         at = settings.pop(self.stop.name, 0) if self.stop else 0
-        stops = [frame for frame in self.film(**settings) if frame.words]
+        return self.still(self.film(**settings), at, settings)
+
+    def still(self, film: Sequence[Frame], at: Any, settings: dict[str, Any]) -> Picture:
+        """The picture of a film's stop. Raises InputError where it has none."""
+        stops = [frame for frame in film if frame.words]
         if isinstance(at, bool) or not isinstance(at, int) or not 0 <= at < len(stops):
             said = ", ".join(f"{name} {value}" for name, value in settings.items())
             name = self.stop.name if self.stop else ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from math import pi, sin
 
-from zerolab.course.viz.drawing import Drawing, Frame, Style, filled, words
+from zerolab.course.viz.drawing import Drawing, Frame, Mark, Style, filled, words
 from zerolab.course.viz.looks import MEMORY
 from zerolab.course.viz.slices import AWAY, BRIEF, KEPT, NEW, courses, flow_of, stop_text, stops
 from zerolab.course.viz.step import Flow, Sent
@@ -135,8 +135,7 @@ def up(share: float) -> float:
 
 def draw_memory(drawing: Drawing, flow: Flow, time: float) -> None:
     """Rank 0's memory by kind over the step, paler from `time` on, upon that of stage 0 in grey."""
-    for at, style in areas(flow):
-        drawing.add("", "area", at, style)
+    drawing.marks |= areas(flow)
     later = across(time), TOP, across(flow.seconds) - across(time), BOTTOM - TOP
     drawing.box(*later, Style("white", opacity=0.6), "later")
     drawing.line((across(time), TOP - 4, across(time), BOTTOM), Style(line="black", width=1.4), "now")
@@ -149,14 +148,15 @@ def draw_memory(drawing: Drawing, flow: Flow, time: float) -> None:
 
 
 @lru_cache(maxsize=8)
-def areas(flow: Flow) -> list[tuple[list[float], Style]]:
-    """Of rank 0's memory: corners, and how each is filled."""
-    plain, found = flow_of(0, flow.run.ranks), []
+def areas(flow: Flow) -> dict[str, Mark]:
+    """Of rank 0's memory, the same in each frame."""
+    plain, found = flow_of(0, flow.run.ranks), Drawing(WIDE, HIGH)
     for of, kinds in ((plain, ("",)), (flow, KINDS)):
         for points, kind in layers(of.ranks[0].course, of.seconds, kinds):
             at = [place for seconds, nbytes in points for place in (across(seconds), up(nbytes / MOST_BYTES))]
-            found.append((at, filled(MEMORY[kind], "none") if kind else Style("#d9d9d9")))
-    return found
+            style = filled(MEMORY[kind], "none") if kind else Style("#d9d9d9")
+            found.add(f"memory {kind}", "area", at, style)
+    return found.marks
 
 
 def layers(

@@ -32,14 +32,26 @@ class Moving(AnyWidget):
             if settings[one.name] not in one.values:
                 said = ", ".join(map(str, one.values))
                 raise InputError(f"{one.name} is {settings[one.name]!r}; choose one of {said}")
-        self.drawn.picture(**settings)  # a stop that is not there is refused at once
-        super().__init__(scene=self.drawn.described() | {"asks": True}, settings=settings, answer=self.asked(settings))
+        self.film = self.drawn.film(**self.controls(settings))
+        self.still(settings)  # a stop that is not there is refused at once
+        super().__init__(scene=self.drawn.described() | {"asks": True}, settings=settings)
+        self.answer = {"name": self.name(settings), **self.encoded()}
         self.observe(self.follow, names="settings")
+
+    def controls(self, settings: dict[str, Any]) -> dict[str, Any]:
+        return {one.name: settings[one.name] for one in self.drawn.controls}
+
+    def still(self, settings: dict[str, Any]) -> Picture:
+        stop = self.drawn.stop
+        return self.drawn.still(self.film, settings[stop.name] if stop else 0, self.controls(settings))
 
     @property
     def picture(self) -> Picture:
-        """The still of the settings of now."""
-        return self.drawn.picture(**self.settings)
+        """The still of the settings of now; of settings that cannot be, that of those before. A film that has become
+        shorter stands at its end."""
+        last = sum(bool(frame.words) for frame in self.film) - 1
+        stop = self.drawn.stop
+        return self.still(self.settings | ({stop.name: min(self.settings[stop.name], last)} if stop else {}))
 
     def follow(self, change: Any) -> None:
         """Draw what a reader has set. Of two moves at once, in two threads, the last to draw sees both."""
@@ -53,13 +65,15 @@ class Moving(AnyWidget):
 
     def asked(self, settings: dict[str, Any]) -> dict[str, Any]:
         """The film of these settings, or why there is none."""
-        styles: dict[Style, int] = {}
-        controls = {one.name: settings[one.name] for one in self.drawn.controls}
         try:
-            films = [encoded(self.drawn.film(**controls), styles)]
+            self.film = self.drawn.film(**self.controls(settings))
         except InputError as error:
             return {"name": self.name(settings), "refused": str(error)}
-        return {"name": self.name(settings), "films": films, "styles": [*map(shown, styles)]}
+        return {"name": self.name(settings), **self.encoded()}
+
+    def encoded(self) -> dict[str, Any]:
+        styles: dict[Style, int] = {}
+        return {"films": [encoded(self.film, styles)], "styles": [*map(shown, styles)]}
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         bundle = super()._repr_mimebundle_(**kwargs)
