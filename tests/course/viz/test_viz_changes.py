@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from zerolab.course.viz.source import calls_of, described
 
 from zerolab.collectives import Collectives
 from zerolab.course.grade.cells import read_notebook
 from zerolab.course.viz import Changes
+from zerolab.course.viz.source import calls_of, described
 from zerolab.errors import InputError
 from zerolab.ranks import launch
 from zerolab.zero import STAGES, ZeroEngine

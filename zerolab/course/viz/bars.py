@@ -19,8 +19,7 @@ def bars(
     tall: bool = False,
 ) -> Picture:
     """A group of bars for each place, one bar for each name of `measured`; `formula` marks the same names. `kind` is
-    what the table calls the bars' values, for those that nobody measured. With `tall` each bar has a row of the table,
-    not a column, so that it stays narrow whatever the names."""
+    what the table calls the bars' values. With `tall` each bar has a row of the table, so that it stays narrow."""
     formula = formula or {}
     figure, (axes,) = panels(1, 3.2)
     width = 0.8 / len(measured)

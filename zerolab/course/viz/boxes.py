@@ -30,11 +30,8 @@ ONE = {
 
 
 def sixteen_bytes(ranks: int = 1) -> Picture:
-    """A square for each byte that plain data parallelism in fp32 keeps for one parameter, a row for each rank. All
-    ranks keep the same, so those after the first are grey: they hold copies.
-
-    Raises InputError for ranks outside 1 to 8.
-    """
+    """A square for each byte that plain data parallelism in fp32 keeps for one parameter, a row for each of 1 to 8
+    ranks. All keep the same, so those after the first are grey: they hold copies."""
     check_ranks(ranks)
     sizes = {kind: round(predict_states(1, 1, 0, "fp32")[kind]) for kind in KINDS}
     whole, x = sum(sizes.values()), 56 if ranks > 1 else 6
@@ -57,12 +54,8 @@ def sixteen_bytes(ranks: int = 1) -> Picture:
 
 
 def owners(ranks: int = 4) -> Picture:
-    """A panel for each stage, in it a row for each rank and a box for each of the three states, cut into as many parts
-    as there are ranks: filled are the parts that the rank keeps, white those that it does not. A panel's title sums up
-    the bytes a parameter that one rank keeps in fp32.
-
-    Raises InputError for ranks outside 2 to 8.
-    """
+    """A panel for each stage, in it a row for each of 2 to 8 ranks and a box for each state, cut into as many parts:
+    filled are those that the rank keeps."""
     check_ranks(ranks, 2)
     high = 26 * ranks + 50
     drawing = Drawing(764, 2 * high)
@@ -115,14 +108,8 @@ LETTER = 8.5
 
 
 def step_circle(host: Sequence[str] = ()) -> Picture:
-    """The circle of a step in mixed precision, with the states named in `host` moved there: an arrow between something
-    here and something there crosses the link, and is thick.
-
-    host    some of "gradients", "optimizer" and "parameters"
-
-    Raises:
-        InputError: another name in `host`.
-    """
+    """The circle of a step in mixed precision, with the states named in `host` moved there: some of "gradients",
+    "optimizer" and "parameters". An arrow from here to there crosses the link, and is thick."""
     if unknown := set(host) - set(KEPT):
         raise InputError(f"{min(unknown)!r} is no state that moves; choose among {', '.join(KEPT)}")
     drawing = Drawing(560, 260)
@@ -155,8 +142,7 @@ def step_circle(host: Sequence[str] = ()) -> Picture:
 
 
 def ring_steps(collective: str = "reduce_scatter", ranks: int = 4) -> Picture:
-    """What each rank has in hand before each step of a "reduce_scatter" or "all_gather" and at the end, and where it
-    goes."""
+    """What each rank has in hand before each step of a ring and at the end, and where it goes."""
     hops = hops_of(collective, ranks)
     heads = [f"sent in step {step}" for step in range(1, ranks)] + ["end"]
     drawing = Drawing(170 * ranks + 40, 76 * ranks + 30)
@@ -174,7 +160,10 @@ def ring_steps(collective: str = "reduce_scatter", ranks: int = 4) -> Picture:
                 dash = () if to else (8, 6)
                 colour = to_hex(ink(PALE[hop.chunk]))
                 arrow(drawing, x + 106, y + 29, x + 169, 76 * to + 59, Style(line=colour, width=2.4, dash=dash))
-    rows = [[f"rank {rank}", *(f"chunk {hop.chunk}: {hop.sum(ranks)}" for hop in row)] for rank, row in enumerate(hops)]
+    rows = [
+        [f"rank {rank}", *(f"chunk {hop.chunk}: {hop.sum(ranks)}" for hop in row)]
+        for rank, row in enumerate(hops)
+    ]  # fmt: skip
     last = ", ".join(f"{row[-1].chunk}" for row in hops)
     alt = f"A ring {collective} over {ranks} ranks: in each of {ranks - 1} steps a rank sends a chunk to its right "
     alt += f"neighbour, and at the end ranks 0 to {ranks - 1} hold chunk {last} complete."
@@ -182,7 +171,7 @@ def ring_steps(collective: str = "reduce_scatter", ranks: int = 4) -> Picture:
 
 
 def hops_of(collective: str, ranks: int) -> list[list[Hop]]:
-    """By rank, what it sends in each step and, last, what it has in hand at the end: what came, with its own part."""
+    """By rank, what it sends in each step and, last, what it has in hand at the end."""
     if collective not in ("reduce_scatter", "all_gather"):
         raise InputError(f"no ring of {collective!r} can be drawn; name reduce_scatter or all_gather")
     *moments, end = film(collective, ranks)

@@ -60,7 +60,8 @@ def curve(
     every = -(-len(places) // MOST_ROWS)
     shown = sorted({*range(0, len(places), every), len(places) - 1})
     rows = [[f"{places[at]:,g}", *(figures(values[at]) for values in lines.values())] for at in shown]
-    return Picture(figure, text_table([across, *(f"{name}, {up}" for name in lines)], rows), f"{'; '.join(said)}.")
+    table = text_table([across, *(f"{name}, {up}" for name in lines)], rows)
+    return Picture(figure, table, f"{'; '.join(said)}.")
 
 
 def memory_course(runs: Mapping[str, Sequence[Sample]], without: Sequence[str] = ()) -> Picture:
@@ -92,9 +93,8 @@ def memory_course(runs: Mapping[str, Sequence[Sample]], without: Sequence[str] =
     axes.set(xlim=(0, longest), ylim=(0, 1.1 * highest), ylabel="MB")
     axes.set_xlabel(f"operations since the start; bytes of {what}")
     legend(figure)
-    return Picture(
-        figure, text_table([f"{what}, MB", "at the peak", "at the end"], rows), f"Memory over time: {'; '.join(said)}."
-    )
+    table = text_table([f"{what}, MB", "at the peak", "at the end"], rows)
+    return Picture(figure, table, f"Memory over time: {'; '.join(said)}.")
 
 
 SIZES = tuple(4**power for power in range(4, 13))
@@ -104,8 +104,8 @@ SIZES = tuple(4**power for power in range(4, 13))
 def bucket_explorer(
     shapes: Mapping[str, Sequence[int]], ranks: int, link: Link, bucket_numel: int, in_flight: int = 3
 ) -> Picture:
-    """All-reducing gradients of `shapes` (fp32) in buckets of at most so many elements: time on the link by the ring's
-    cost, and bytes of `in_flight` buckets that are alive at once, for each of SIZES; the chosen one is marked."""
+    """All-reducing fp32 gradients of `shapes` in buckets of at most so many elements: time on the link by the ring's
+    cost, and bytes of `in_flight` buckets that are alive at once; the chosen size is marked."""
     found = {size: costs(shapes, ranks, link, size, in_flight) for size in SIZES}
     # Two panels: on one, the place where two lines of different units cross would look like a meaning.
     figure, axes = panels(2, 3.9)

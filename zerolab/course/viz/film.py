@@ -1,8 +1,7 @@
 """A ring collective as a film: what every rank holds before each step, and which messages then pass.
 
-Nothing here is computed from a formula. The library's own ring runs in lockstep; messages are the events of its trace.
-Rank r brings (c+1) * 10^r as chunk c: a number on the way then tells by its digits which chunk it is, and by their
-places whose summands are in it: 303 is chunk 2 with the summands of ranks 0 and 2.
+The library's own ring runs in lockstep; messages are the events of its trace. Rank r brings (c+1) * 10^r as chunk c:
+303 is chunk 2 with the summands of ranks 0 and 2.
 """
 
 from __future__ import annotations
@@ -56,8 +55,7 @@ class Moment(NamedTuple):
 
 
 class Camera(WrappedTransport):
-    """A transport that notes what each payload is, all elements of which are alike, and before it the chunks of a
-    tensor."""
+    """Notes what each payload is, all elements of which are alike, and before it the chunks of a tensor."""
 
     def __init__(self, inner: Transport, tensor: torch.Tensor) -> None:
         super().__init__(inner)
@@ -101,11 +99,8 @@ def _on_rank(transport: Transport, collective: str, numel: int) -> tuple[list[li
 
 @lru_cache(maxsize=64)
 def film(collective: str = "reduce_scatter", ranks: int = 4, numel: int = NUMEL) -> tuple[Moment, ...]:
-    """The moments of a ring `collective` over a tensor of `numel` int32 elements, one before each step and the end.
-
-    Raises:
-        InputError: another collective than COLLECTIVES, ranks outside 2 to 8.
-    """
+    """The moments of a ring `collective` over `numel` int32 elements, one before each step and the end. Raises
+    InputError for another collective than COLLECTIVES, or ranks outside 2 to 8."""
     if collective not in COLLECTIVES:
         raise InputError(f"there is no film of {collective!r}; name one of {', '.join(COLLECTIVES)}")
     check_ranks(ranks, 2)

@@ -1,8 +1,7 @@
 """One name, one colour and one hatch for each kind of memory, in every picture of the course.
 
-The colours are Okabe and Ito's and Tol's wine, which people with any colour vision can tell apart; black is kept for
-text. No picture relies on colour alone: a label or the hatch says the same. Colour means memory: what is computed is
-white with black lines, and what is neither (chunks, ways that are compared) is pale.
+The colours are Okabe and Ito's and Tol's wine, which people with any colour vision can tell apart. No picture relies
+on colour alone. Colour means memory: what is computed is white, and what is neither is pale.
 """
 
 from __future__ import annotations

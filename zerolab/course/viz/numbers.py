@@ -1,4 +1,4 @@
-"""Numbers in formats: what lies beside one, its bits and rounding error; and which gradients a format can hold."""
+"""Numbers in formats: what lies beside one, its bits; and which gradients a format can hold."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Neighbours = tuple[float, float, float]
 
 
 def number_line(value: float, zoom: str | None = None) -> Picture:
-    """`value` among the numbers of each format. The stretch shown has room for the neighbours that `value` has in
-    format `zoom`, by default the coarsest; formats much finer than that are a band, much coarser ones lie outside."""
+    """`value` among the numbers of each format. The stretch shown has room for its neighbours in format `zoom`, by
+    default the coarsest; formats much finer than that are a band, much coarser ones lie outside."""
     beside = {name: neighbours(value, name) for name in FORMATS}
     if not isfinite(value):
         raise InputError(f"the value is {float(value)}, which lies on no line; give a finite number")
@@ -54,7 +54,8 @@ def number_line(value: float, zoom: str | None = None) -> Picture:
     table = text_table(["format", "bits", "below", "rounded to", "above", "error", "relative"], rows)
     stretch = f"{value:.9g}; the stretch shown is {2 * half:.3g} wide"
     said = ", ".join(f"{at:.9g} in {name}" for name, (_, at, _) in beside.items())
-    return Picture(drawing.figure(), f"{stretch}\n{table}", f"{value:.9g} among the numbers beside it: {said}.")
+    alt = f"{value:.9g} among the numbers beside it: {said}."
+    return Picture(drawing.figure(), f"{stretch}\n{table}", alt)
 
 
 def across(share: float) -> float:
@@ -63,8 +64,7 @@ def across(share: float) -> float:
 
 
 def half_of(value: float, beside: Sequence[Neighbours]) -> float:
-    """Half the width of a stretch in which the widest of these neighbours have room. A value that is beyond a
-    format's largest lies between no two of its numbers."""
+    """Half the width of a stretch in which the widest of these neighbours have room."""
     gaps = [
         max(value - below, above - value)
         for below, _, above in beside
@@ -135,9 +135,8 @@ ACROSS = "size of the gradient; thick: held, thin: coarse, crossed: lost (left) 
 
 
 def gradient_windows(gradients: torch.Tensor, windows: Sequence[Window]) -> Picture:
-    """A histogram of |gradient| by powers of two, and beneath it what each window can hold: a thick bar for normal
-    numbers, a thin one for subnormals, whose last bits are missing. What lies to the left of both becomes 0. The table
-    has the share of gradients for each outcome; gradients that are 0 themselves are left out.
+    """A histogram of |gradient| by powers of two, and what each window holds of it: a thick bar for normal numbers, a
+    thin one for subnormals, whose last bits are missing. Gradients that are 0 are left out.
 
     gradients   any shape and floating dtype, on the CPU
     windows     (format, scale) pairs, as in ("fp16", 2.0**16)
@@ -186,8 +185,8 @@ def gradient_windows(gradients: torch.Tensor, windows: Sequence[Window]) -> Pict
 
 
 def edges_of(window: Window) -> list[float]:
-    """Powers of two between which a format's numbers lie, seen from the gradients before they were scaled: from where
-    on it has subnormal ones, then normal ones, and the largest. Half of the smallest is rounded to 0."""
+    """Powers of two, for gradients before they are scaled: where a format has subnormal numbers, normal ones, and the
+    largest."""
     form, scale = find(window[0]), window[1]
     if not scale > 0:
         raise InputError(f"the scale of {window[0]} is {scale!r}; give a number above 0")

@@ -1,5 +1,4 @@
-"""What goes on beside each other, simulated or as it was recorded: when which buffer of an offloaded step is read into,
-computed on and written; when training stands still for a checkpoint, and what the disk does meanwhile."""
+"""What goes on at once: groups in the buffers of an offloaded step, and checkpoints beside training."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ class PipelineStep(NamedTuple):
 
 
 def offload_pipeline(groups: int, buffers: int, read: float, compute: float, write: float) -> Picture:
-    """Groups that are each read, computed on and written, for so many milliseconds, through so many buffers: a row for
-    each buffer. The table sets 1 to 4 buffers beside each other, and names what holds up each."""
+    """Groups that are each read, computed on and written, in milliseconds, through buffers: a row for each. The table
+    sets 1 to 4 buffers beside each other, and names what holds up each."""
     times = read, compute, write
     parts, serial = schedule(groups, buffers, *times), groups * sum(times)
     rows = []
@@ -46,8 +45,7 @@ def offload_pipeline(groups: int, buffers: int, read: float, compute: float, wri
 
 def compared_pipelines(trace: Iterable[tuple[str, Any, float, float]], buffers: int) -> Picture:
     """A recorded walk, as the `trace` of `zerolab.offload.lane` was told of it: (kind, group, start, stop) in seconds.
-    Above the one that the arithmetic predicts from its own mean times of reading, computing and writing a group; both
-    on one time axis, which begins with the first read."""
+    Beneath it what its own mean times of reading, computing and writing a group predict."""
     parts = recorded(trace, buffers)
     groups = sum(part.kind == "compute" for part in parts)
     means = [mean(part.stop - part.start for part in parts if part.kind == kind) for kind in PASSING]
@@ -98,8 +96,7 @@ def schedule(groups: int, buffers: int, read: float, compute: float, write: floa
 
 
 def least(groups: int, read: float, compute: float, write: float) -> float:
-    """The time that no number of buffers gets below: the slowest of the three is never idle, but for what must come
-    before its first group and after its last."""
+    """The time that no number of buffers gets below: the slowest of the three is idle only at the ends."""
     return (groups - 1) * max(read, compute, write) + read + compute + write
 
 
@@ -122,8 +119,9 @@ def bars_of(parts: Sequence[PipelineStep], buffers: int) -> list[Bar]:
     """A bar for each part in the row of its buffer."""
     order = [part.group for part in parts if part.kind == "compute"]
     return [
-        Bar(order.index(group) % buffers, PASSING[kind], start, stop, str(group)) for kind, group, start, stop in parts
-    ]
+        Bar(order.index(group) % buffers, PASSING[kind], start, stop, str(group))
+        for kind, group, start, stop in parts
+    ]  # fmt: skip
 
 
 def names(parts: Sequence[PipelineStep], buffers: int) -> list[str]:
@@ -143,9 +141,8 @@ ROWS = TRAINING, DISK = ("training", "disk")
 def save_timeline(
     steps: int = 12, every: int = 3, step: float = 10.0, copy: float = 3.0, write: float = 20.0
 ) -> Picture:
-    """`steps` steps that take `step` milliseconds each, with a checkpoint after `every` of them: above, training waits
-    until it is written; beneath, it waits for a copy of its shards only, and the disk writes while it goes on. One
-    checkpoint is written at a time."""
+    """`steps` steps of `step` milliseconds, with a checkpoint after `every` of them: above, training waits until it is
+    written; beneath, for a copy of its shards only. One checkpoint is written at a time."""
     drawn, rows, told = {}, [], []
     for waits in (True, False):
         bars = simulate(steps, every, step, copy, write, waits)

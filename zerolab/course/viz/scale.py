@@ -23,7 +23,7 @@ Steps = Sequence[tuple[float, bool]]
 
 def simulated(gradients: Sequence[float], scaler: LossScaler) -> list[tuple[float, bool]]:
     """What `scaler` does when the largest gradients of the steps are these: a step overflows where the scale times
-    the gradient is more than fp16 can hold, which is what rounds to inf. An overflow at the floor ends the run."""
+    the gradient rounds to inf in fp16. An overflow at the floor ends the run."""
     steps = []
     for gradient in gradients:
         steps.append((scaler.scale, isinf(rounded(scaler.scale * gradient, FP16))))
@@ -50,9 +50,8 @@ def gradient_course(name: str, power: int) -> list[float]:
 
 
 def loss_scale(steps: Steps, gradients: Sequence[float] = ()) -> Picture:
-    """A scale from step to step, skipped steps marked. Where the largest gradient of each step is known, without the
-    scale, the largest scale that it allows stands beside it; if the course is shorter, an overflow at the floor has
-    ended it."""
+    """A scale from step to step, skipped steps marked; beside it, where gradients are known, the largest scale
+    that they allow. If they go on, an overflow at the floor has ended the course."""
     figure, (axes,) = panels(1, 3.4)
     scales = [log2(scale) for scale, _ in steps]
     limits = [log2(FP16.largest / gradient) for gradient in gradients[: len(steps)]]

@@ -1,7 +1,6 @@
-"""What to show of a step's flow (`step.py`): slices of each unit's states, by rank, and the moments worth a stop.
+"""What to show of a step (`step.py`): slices of each unit's states, by rank, and the moments worth a stop.
 
-A unit's parameters, gradients and optimizer states are cut in as many slices as there are ranks; slice r is rank r's to
-keep and to update. What a slice is at a time follows from what was recorded: memory that came and went, messages.
+Slice r is rank r's to keep and to update. What it is at a time follows from what was recorded.
 """
 
 from __future__ import annotations

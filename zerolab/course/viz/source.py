@@ -36,9 +36,8 @@ GROUNDS = {"+": "rgba(46, 160, 67, 0.2)", "-": "rgba(220, 80, 60, 0.2)"}
 
 
 class Changes:
-    """The tables of two stages in fp32, line by line: "-" before what only the first has, "+" before what only the
-    second has. Then the collective that each verb makes, which follows from the table, and what a rank sends in a step.
-    """
+    """The tables of two stages in fp32, line by line, "-" before what only the first has and "+" before what only the
+    second has; the collective that each verb makes; and what a rank sends in a step."""
 
     def __init__(self, before: int, after: int, ranks: int = 4) -> None:
         self.title = f"stage {before} -> stage {after}, a bucket on {ranks} ranks"

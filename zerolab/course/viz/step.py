@@ -1,10 +1,8 @@
-"""One training step of a small model as it really ran, in lockstep: who computed and who sent what when, what memory
-held meanwhile, and what each rank had of each unit.
+"""One training step of a small model as it really ran, in lockstep: who computed and sent what when, and who had what.
 
-Nothing is computed from what a stage should do. Time is virtual and the same every time: messages, the events of the
-launch's trace, take a link's time, operations that of a device of given speed (`zerolab.ranks.SimulatedCompute`).
-Memory is measured on torch's storages by a tracker on each rank; whenever it changes, the engine's own buffers are
-looked at.
+Nothing is computed from what a stage should do. Messages are the events of the launch's trace, with a link's time;
+operations take that of a device of given speed. A tracker on each rank measures memory; whenever it changes, the
+engine's own buffers are looked at.
 """
 
 from __future__ import annotations
@@ -36,9 +34,8 @@ MODEL = LlamaConfig(vocab_size=256, dim=64, layers=3, heads=4, kv_heads=2, ffn_d
 
 @dataclass(frozen=True)
 class StepRun:
-    """Settings of a step. `tokens` of each rank's one sequence; speeds of the simulated link and device. `bucket_numel`
-    is the engine's: elements of a bucket of gradients, or whole units. `offload` has the optimizer's states rest on the
-    host, which is the same machine here: a copy costs what it reads and writes."""
+    """Settings of a step: `tokens` of each rank's one sequence, speeds of the simulated link and device, elements of a
+    bucket of gradients, or whole units. With `offload` the optimizer's states rest on the host."""
 
     stage: int = 3
     ranks: int = 4
@@ -86,8 +83,8 @@ class StepOfRank:
 
 
 class Change(NamedTuple):
-    """From `time` on, in seconds from the step's start, a rank has `what` of a unit: the memory of all its parameters
-    ("whole"), its own gradients ("local"), or the mean over the ranks of what it keeps ("mean"); or has it no more."""
+    """From `time` on a rank has `what` of a unit: the memory of all its parameters ("whole"), its own gradients
+    ("local"), or the mean over the ranks of what it keeps ("mean"); or has it no more."""
 
     time: float
     rank: int
@@ -214,9 +211,10 @@ def on_rank(comm: Collectives, run: StepRun) -> tuple[Any, ...]:
         tuple(replace(sample, time=sample.time - start) for sample in by_time(tracker.samples)),
         comm.transport.now() - start,
     )
-    units = {
-        unit.name: sum(bucket.layout.numel * bucket.dtype.itemsize for bucket in unit.buckets) for unit in engine.units
-    }
+    units = {unit.name: 0 for unit in engine.units}
+    for unit in engine.units:
+        for bucket in unit.buckets:
+            units[unit.name] += bucket.layout.numel * bucket.dtype.itemsize
     return step, units, watcher.calls, watcher.changes, start
 
 
@@ -240,7 +238,7 @@ def watch_step(run: StepRun) -> tuple[StepOfRank, ...]:
 
 @lru_cache(maxsize=256)
 def watch_flow(run: StepRun) -> Flow:
-    """Run two steps and watch the second, by which the optimizer has its states and the engine knows the units' order.
+    """Run two steps and watch the second, by which the engine knows the units' order.
 
     Raises InputError for settings that the engine, the link or the pace refuse, or more than 8 ranks.
     """
@@ -267,5 +265,7 @@ def watch_flow(run: StepRun) -> Flow:
             done[event.rank, at] += 1
             hop, sent, came = moment.messages[event.rank].hop, event.out - start, event.end - start
             messages.append(Sent(at, event.rank, event.peer, hop.chunk, event.nbytes, sent, came))
-    calls = [OfUnit(name, unit, min(found), max(found)) for (name, unit), found in zip(noted, times, strict=False)]
+    calls = []
+    for (name, unit), found in zip(noted, times, strict=False):
+        calls.append(OfUnit(name, unit, min(found), max(found)))
     return Flow(run, steps, units, sorted(chain(*changes), key=itemgetter(0)), calls, messages)

@@ -29,8 +29,7 @@ class Bar(NamedTuple):
 
 
 def draw_spans(runs: Mapping[str, Sequence[Bar]], rows: Sequence[str], across: str, looks: Sequence[Look]) -> Figure:
-    """A panel for each run, by its title, with a line at its end; in each panel the same rows. `looks` are explained
-    above."""
+    """A panel for each run, by its title, with a line at its end; in each the same rows. `looks` are explained."""
     figure, found = panels(len(runs), (0.33 * len(rows) + 0.38) * len(runs) + 0.75)
     total = max(bar.stop for bars in runs.values() for bar in bars)
     for axes, (title, bars) in zip(found, runs.items(), strict=True):
@@ -58,16 +57,11 @@ LOOKS = (*COMPUTING.values(), *TRAVELLING.values(), OTHER)
 
 
 def timelines(runs: Mapping[str, Sequence[Span]]) -> Picture:
-    """A panel for each run, all on one time axis that begins at each run's own first span: above what a rank computes,
-    beneath its collectives. The title of a panel says how long the run takes.
+    """A panel for each run, all on one axis that begins at its own first span: above what a rank computes, beneath its
+    collectives.
 
-        sizes = {"small": 1_000, "middle": 30_000, "large": 10**6}
-        runs = {name: viz.watch_step(viz.StepRun(0, bucket_numel=numel))[0].spans for name, numel in sizes.items()}
-        viz.timelines(runs)
-
-    runs    by name, the spans of one rank: those of `watch_step`, or `comm.tracer.spans` returned from a rank function
-            that was launched with trace=True, together with the spans of a `SimulatedCompute`. The first word of a
-            span's name decides how it is drawn: forward, backward, update, or the name of a collective
+    runs    by name, the spans of one rank, as of `watch_step`, or `comm.tracer.spans` returned from a rank function
+            that was launched with trace=True. The first word of a span's name decides how it is drawn
     """
     drawn, rows, said = {}, [], []
     for name, spans in runs.items():
@@ -113,9 +107,8 @@ def look_of_span(span: Span) -> Look:
 
 
 def timeline(traces: Mapping[str, Sequence[Event]], ranks: int) -> Picture:
-    """A panel for each trace (`Results.trace` of a lockstep launch with a link), a row for each rank, a bar for each
-    message that it sends; a thin line while the message waits for its receiver or its wire. All panels have one time
-    axis, in milliseconds."""
+    """A panel for each trace of a lockstep launch with a link, a row for each rank, a bar for each message that it
+    sends; a thin line while the message waits for its receiver or its wire."""
     drawn, rows = {}, []
     for number, (name, trace) in enumerate(traces.items()):
         sends = [event for event in trace if event.kind == "send"]

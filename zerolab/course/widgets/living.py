@@ -1,4 +1,4 @@
-"""Pictures in a notebook beyond what is stored in it: with controls, or measured where the reader's kernel runs."""
+"""Pictures with controls, and what was measured where the reader's kernel runs."""
 
 from __future__ import annotations
 
@@ -37,12 +37,9 @@ class Stored(VBox):
 
 
 class Living(Stored):
-    """`draw(**settings)` with a control for each setting: whoever moves one sees the picture drawn anew, with its
-    numbers beneath it.
+    """`draw(**settings)` with a control for each setting: whoever moves one sees the picture drawn anew.
 
-    There is no Output widget and no global figure behind it; a test sets `controls[name].value` and reads `picture`.
-
-    Raises InputError where the first settings cannot be drawn.
+    A test sets `controls[name].value` and reads `picture`. Raises InputError where the first settings have none.
     """
 
     def __init__(self, draw: Callable[..., Picture], /, **controls: ValueWidget) -> None:
@@ -77,9 +74,8 @@ class Living(Stored):
 
 
 class Here(Stored):
-    """A picture, or a text, with timings in it. A stored output that held them would be another in each run; in its
-    place stands a note, after `elsewhere`: the figures of some other machine, which the text names. `text` is what the
-    reader sees."""
+    """A picture, or a text, with timings in it, in `text`. A stored output that held them would be another in each run:
+    in its place stands a note, after `elsewhere`, the figures of some other machine."""
 
     def __init__(self, shown: Picture | str, elsewhere: str = "") -> None:
         self.text = shown.table if isinstance(shown, Picture) else shown

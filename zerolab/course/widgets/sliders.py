@@ -52,8 +52,7 @@ def bucket_sliders(shapes: Mapping[str, Sequence[int]], ranks: int = 4) -> Livin
 
 
 def number_sliders(value: float = 3.14159265) -> Living:
-    """The number line around a value: type one, or double and halve it with the slider. The stretch shown follows
-    the neighbours in one format."""
+    """The number line around a value: type one, or double and halve it with the slider."""
 
     def draw(value: float, power: int, zoom: str) -> Picture:
         return number_line(value * 2.0**power, None if zoom == COARSEST else zoom)
@@ -69,8 +68,7 @@ def number_sliders(value: float = 3.14159265) -> Living:
 def pipeline_sliders(
     groups: int = 6, buffers: int = 2, read: float = 2.0, compute: float = 2.0, write: float = 2.0
 ) -> Living:
-    """The timeline of a step whose states pass through buffers, one row for each, for any times of its three parts in
-    milliseconds."""
+    """The timeline of a step whose states pass through buffers, for any times of its three parts."""
     return Living(
         offload_pipeline,
         buffers=whole("buffers", 1, 4, buffers),
@@ -82,7 +80,7 @@ def pipeline_sliders(
 
 
 def save_sliders(every: int = 3, step: float = 10.0, copy: float = 3.0, write: float = 20.0) -> Living:
-    """Twelve steps with checkpoints, waited for or not, for any times of a step, a copy and a write in milliseconds."""
+    """Twelve steps with checkpoints, waited for or not, for any times in milliseconds."""
     return Living(
         save_timeline,
         every=whole("steps to a checkpoint", 1, 6, every),
@@ -93,8 +91,7 @@ def save_sliders(every: int = 3, step: float = 10.0, copy: float = 3.0, write: f
 
 
 def scale_sliders(initial_power: int = 16, window: int = 10, course: str = "steady") -> Living:
-    """The scale over a run of 120 steps, whose largest gradients take one of COURSES around a power of two. A step is
-    skipped where the scale times its gradient is too large for fp16."""
+    """The scale over a run of 120 steps, whose largest gradients take one of COURSES around a power of two."""
 
     def draw(course: str, gradient_power: int, forgives: bool, **settings: int) -> Picture:
         gradients = gradient_course(course, gradient_power)
