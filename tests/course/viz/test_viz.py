@@ -21,7 +21,7 @@ from zerolab.course.viz import (
 )
 from zerolab.course.viz.boxes import hops_of
 from zerolab.course.viz.film import COLLECTIVES, Moment, film
-from zerolab.course.viz.shards import shard_frames
+from zerolab.course.viz.shards import shard_frames, shard_text
 from zerolab.errors import InputError
 from zerolab.flat import lay_out
 from zerolab.ranks import launch
@@ -30,7 +30,7 @@ from zerolab.ranks import launch
 def test_a_shard_map_shows_each_ranks_pieces_to_scale_and_in_its_table() -> None:
     layout = lay_out({"w": (6,), "b": (3,)}, ranks=2, align=4)
     picture = shard_map(layout)
-    assert picture.table.splitlines() == [
+    assert picture.numbers.splitlines() == [
         "        parameter     elements  numel  bytes",
         "rank 0          w  [0, 6) of 6      6     24",
         "rank 0    padding                   2      8",
@@ -50,7 +50,7 @@ def test_a_shard_map_shows_each_ranks_pieces_to_scale_and_in_its_table() -> None
 @given(sizes=st.lists(st.integers(0, 300), min_size=1, max_size=6), ranks=st.integers(1, 5))
 def test_a_shard_map_accounts_for_every_element(sizes: list[int], ranks: int) -> None:
     layout = lay_out({f"p{at}": (size,) for at, size in enumerate(sizes)}, ranks)
-    numels = [int(line.split()[-2]) for line in shard_map(layout).table.splitlines()[1:]]
+    numels = [int(line.split()[-2]) for line in shard_text(layout)[1].splitlines()[1:]]
     assert sum(numels) == layout.numel
 
 
