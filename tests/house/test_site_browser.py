@@ -158,7 +158,7 @@ def test_a_reader_who_wants_little_motion_sees_moments_only(browser: Any, addres
     scene = tab.locator('[data-scene="ring"]').first
     scene.scroll_into_view_if_needed()
     tab.wait_for_selector('[data-scene="ring"] circle')
-    where = "[...document.querySelectorAll('circle')].map((one) => `${one.getAttribute('cx')} ${one.getAttribute('cy')}`).join()"
+    where = "[...document.querySelectorAll('circle')].map((one) => one.outerHTML).join()"
     places = {tab.evaluate(where)}
     scene.get_by_label("play").click()
     for _ in range(10):
