@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from zerolab.course.formats import FORMATS, bits, neighbours
 from zerolab.course.viz import gradient_windows, loss_scale, number_line
-from zerolab.course.viz.numbers import RIGHT, across, shares
+from zerolab.course.viz.numbers import RIGHT, ROW, across, shares
 from zerolab.course.viz.scale import COURSES, MOST_ROWS, STEPS, gradient_course, simulated
 from zerolab.errors import InputError
 from zerolab.precision.scaler import LossScaler
@@ -48,7 +48,7 @@ def test_every_number_of_the_stretch_has_a_tick_and_a_finer_format_is_a_band() -
 
 def row_of(line) -> int:  # type: ignore[no-untyped-def]
     """Of a tick, which format it is of; ticks of the axis lie beneath all."""
-    return round((sum(line.get_ydata()) / 2 - 42) / 50)
+    return round((sum(line.get_ydata()) / 2 - 42) / ROW)
 
 
 def test_a_coarser_format_lies_outside_and_neighbours_are_named() -> None:

@@ -18,7 +18,7 @@ MOST_TICKS = 150
 FIELDS = {"sign, first": PALE[3], "exponent, second": PALE[0], "mantissa, last": PALE[5]}
 """The fields stand apart and in this order, so that they can be told without colour."""
 ROUNDED = "#A34700"
-WIDE, LEFT, RIGHT, ROW, LETTER = 720, 60, 704, 50, 7
+WIDE, LEFT, RIGHT, ROW, LETTER = 720, 60, 704, 44, 7
 SMALL = words(12, halo=3)
 END, START = (SMALL._replace(anchor=anchor) for anchor in ("end", "start"))
 AXIS, TICK, BAND = Style(line="#999999"), Style(line="black", width=1), Style("#dddddd", "#999999")
@@ -35,12 +35,12 @@ def number_line(value: float, zoom: str | None = None) -> Picture:
     value = float(value)
     half = half_of(value, [neighbours(value, find(zoom).name)] if zoom else [*beside.values()])
     low = 28 + ROW * len(FORMATS)
-    drawing = Drawing(WIDE, low + 46 + 24 * len(FORMATS) + 30)
+    drawing = Drawing(WIDE, low + 46 + 22 * len(FORMATS) + 30)
     drawing.text((LEFT + RIGHT) / 2, 16, f"{value:.9g} and the numbers beside it", words(13))
     for row, name in enumerate(FORMATS):
         drawing.text(LEFT - 8, 46 + ROW * row, name, END)
         draw_row(drawing, 42 + ROW * row, name, value, half, beside[name])
-        draw_bits(drawing, low + 48 + 24 * row, name, value, beside[name][1])
+        draw_bits(drawing, low + 48 + 22 * row, name, value, beside[name][1])
     drawing.line((LEFT, low, RIGHT, low), TICK)
     for share in (-1, -0.5, 0, 0.5, 1):
         x = across(share)
