@@ -90,7 +90,7 @@ def draw_row(drawing: Drawing, y: float, name: str, value: float, half: float, b
     at = beside[1]
     if not low <= at <= high:
         side = "inf: too large for it" if isinf(at) else f"{at:.9g}, {'left' if at < low else 'right'} of here"
-        drawing.text(RIGHT - 4, y + 4, f"rounded to {side}", END)
+        drawing.text(RIGHT - 4, y + 23, f"rounded to {side}", END)
         return
     x = across((at - value) / half)
     drawing.line((across(0), y, x, y), Style(line=ROUNDED, width=4))
