@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from zerolab.course.viz.looks import COMPUTING, PASSING, Look
 from zerolab.course.viz.picture import Picture, figures, text_table
-from zerolab.course.viz.timelines import Bar, draw_spans
+from zerolab.course.viz.timelines import Stretch, draw_spans
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
 
@@ -115,11 +115,11 @@ def duration(parts: Sequence[PipelineStep]) -> float:
     return max(part.stop for part in parts)
 
 
-def bars_of(parts: Sequence[PipelineStep], buffers: int) -> list[Bar]:
+def bars_of(parts: Sequence[PipelineStep], buffers: int) -> list[Stretch]:
     """A bar for each part in the row of its buffer."""
     order = [part.group for part in parts if part.kind == "compute"]
     return [
-        Bar(order.index(group) % buffers, PASSING[kind], start, stop, str(group))
+        Stretch(order.index(group) % buffers, PASSING[kind], start, stop, str(group))
         for kind, group, start, stop in parts
     ]  # fmt: skip
 
@@ -158,15 +158,15 @@ def save_timeline(
     return Picture(figure, table, f"{steps} steps and a checkpoint after every {every}. {verdict}", verdict)
 
 
-def simulate(steps: int, every: int, step: float, copy: float, write: float, waits: bool) -> list[Bar]:
+def simulate(steps: int, every: int, step: float, copy: float, write: float, waits: bool) -> list[Stretch]:
     """What training and the disk do, in the order in which it begins."""
-    bars: list[Bar] = []
+    bars: list[Stretch] = []
     now = written = 0.0
 
     def spend(kind: str, time: float) -> None:
         nonlocal now
         if time > 0:
-            bars.append(Bar(0, SAVING[kind], now, now + time))
+            bars.append(Stretch(0, SAVING[kind], now, now + time))
             now += time
 
     for number in range(1, steps + 1):
@@ -178,7 +178,7 @@ def simulate(steps: int, every: int, step: float, copy: float, write: float, wai
             spend("copy", copy)
         written = now + write
         if write:
-            bars.append(Bar(1, SAVING["write"], now, written))
+            bars.append(Stretch(1, SAVING["write"], now, written))
         if waits:
             spend("wait", write)
     return bars

@@ -17,7 +17,7 @@ INCHES, LETTER = 6.3, 0.07
 """About as long as the time axis is, and a letter of a label, for deciding which labels fit."""
 
 
-class Bar(NamedTuple):
+class Stretch(NamedTuple):
     """`row` is busy from `start` to `stop`. A thin one only waits."""
 
     row: int
@@ -28,7 +28,9 @@ class Bar(NamedTuple):
     thin: bool = False
 
 
-def draw_spans(runs: Mapping[str, Sequence[Bar]], rows: Sequence[str], across: str, looks: Sequence[Look]) -> Figure:
+def draw_spans(
+    runs: Mapping[str, Sequence[Stretch]], rows: Sequence[str], across: str, looks: Sequence[Look]
+) -> Figure:
     """A panel for each run, by its title, with a line at its end; in each the same rows. `looks` are explained."""
     figure, found = panels(len(runs), (0.33 * len(rows) + 0.38) * len(runs) + 0.75)
     total = max(bar.stop for bars in runs.values() for bar in bars)
@@ -83,14 +85,14 @@ def timelines(runs: Mapping[str, Sequence[Span]]) -> Picture:
     return Picture(figure, table, f"Timelines on one axis: {'; '.join(said)}.")
 
 
-def bars_of(name: str, spans: Sequence[Span]) -> list[Bar]:
+def bars_of(name: str, spans: Sequence[Span]) -> list[Stretch]:
     """The spans that take time, in milliseconds since the first begins."""
     found = [span for span in spans if span.stop > span.start]
     if not found:
         raise InputError(f"{name!r} has no span that takes time; record it with trace=True and a link")
     first = min(span.start for span in found)
     return [
-        Bar(
+        Stretch(
             SPANS.index(span.kind), look_of_span(span), 1e3 * (span.start - first), 1e3 * (span.stop - first),
             span.name.partition(" ")[2],
         )
@@ -114,8 +116,8 @@ def timeline(traces: Mapping[str, Sequence[Event]], ranks: int) -> Picture:
         sends = [event for event in trace if event.kind == "send"]
         last = f"{1e3 * max((event.end for event in sends), default=0):.4g}"
         rows.append([name, len(sends), last])
-        waits = [Bar(one.rank, BLACK, 1e3 * one.start, 1e3 * one.out, thin=True) for one in sends]
-        moves = [Bar(one.rank, pale_look(number), 1e3 * one.out, 1e3 * one.end) for one in sends]
+        waits = [Stretch(one.rank, BLACK, 1e3 * one.start, 1e3 * one.out, thin=True) for one in sends]
+        moves = [Stretch(one.rank, pale_look(number), 1e3 * one.out, 1e3 * one.end) for one in sends]
         drawn[f"{name}: done after {last} ms"] = [*waits, *moves]
     if not any(bar.stop > bar.start for bars in drawn.values() for bar in bars):
         raise InputError("no message takes any time; launch in lockstep with trace=True and a link")
