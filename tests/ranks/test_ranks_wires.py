@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from zerolab.collectives import Collectives, Link
-from zerolab.course.viz.timeline import messages
 from zerolab.ranks import launch, spend
 from zerolab.ranks.lockstep.wires import Wire, Wires
 
@@ -158,5 +157,3 @@ def test_a_trace_says_when_each_message_was_posted_set_out_and_arrived() -> None
     assert [1e3 * event.start for event in sends] == [0.0] * 3
     assert [1e3 * event.out for event in sends] == pytest.approx([0.0, 1.0, 2.0])
     assert [1e3 * event.end for event in sends] == pytest.approx([1.0, 2.0, 3.0])
-    bars = messages(trace)
-    assert [(bar.rank, bar.start, bar.stop) for bar in bars] == [(0, 1e3 * e.out, 1e3 * e.end) for e in sends]

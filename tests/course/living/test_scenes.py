@@ -21,7 +21,7 @@ from zerolab.course.viz.calculator import along, at_stage, bars, gpu_bytes, memo
 from zerolab.course.viz.drawing import Drawing, Frame, Style
 from zerolab.course.viz.film import film
 from zerolab.course.viz.skyline import peak_name, step_frames
-from zerolab.course.viz.step import StepRun, watch_step
+from zerolab.course.viz.step import StepRun, watch_flow, watch_step
 from zerolab.course.widgets import (
     memory_sliders,
     reshard_sliders,
@@ -232,7 +232,7 @@ def test_a_moment_of_a_ring_says_in_text_what_it_draws() -> None:
 @pytest.mark.parametrize("run", [StepRun(stage=3), StepRun(stage=2, overlap=False, offload=True)])
 def test_a_steps_boxes_and_memory_are_those_of_a_fresh_run(run: StepRun) -> None:
     [frame] = step_frames(run)
-    watch_step.cache_clear()
+    watch_flow.cache_clear()
     fresh = watch_step(run)[0]
     said = frame.words[2]
     for span in fresh.spans:

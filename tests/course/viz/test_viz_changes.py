@@ -9,7 +9,7 @@ from torch import nn
 from zerolab.collectives import Collectives
 from zerolab.course.grade.cells import read_notebook
 from zerolab.course.viz import Changes
-from zerolab.course.viz.changes import calls_of, described
+from zerolab.course.viz.source import calls_of, described
 from zerolab.errors import InputError
 from zerolab.ranks import launch
 from zerolab.zero import STAGES, ZeroEngine
@@ -85,7 +85,7 @@ def test_the_calls_are_those_that_an_engine_makes(stage: int) -> None:
 
 
 def test_as_html_each_line_has_its_sign_in_letters_and_nothing_is_markup() -> None:
-    html = Changes(1, 2)._repr_mimebundle_()["text/html"]
+    html = Changes(1, 2)._repr_html_()
     assert "+ gradients      shard" in html and "stage 1 -&gt; stage 2" in html
 
 

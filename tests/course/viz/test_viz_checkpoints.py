@@ -1,18 +1,15 @@
-"""Pictures of checkpoints: what they count is what a load reads, and what they simulate is what one disk can do."""
+"""The picture of a checkpoint that is loaded: what it counts is what a load reads."""
 
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
-from controls import each_changes_what_is_shown
 from torch import nn
 
 from zerolab import ZeroEngine
 from zerolab.checkpoint import Checkpoints
 from zerolab.course.viz.reshard import MOST_RANKS, readings, reshard_map
-from zerolab.course.viz.saving import DISK, TRAINING, save_timeline, simulate
-from zerolab.course.widgets import save_sliders
 from zerolab.errors import InputError
 from zerolab.flat import lay_out
 from zerolab.ranks import launch
@@ -81,40 +78,6 @@ def test_a_load_needs_the_bytes_that_the_picture_counts(tmp_path: Path, after: i
     assert list(launch(load, ranks=after, world="lockstep")) == of_rank
 
 
-@pytest.mark.parametrize("waits", [True, False])
-@pytest.mark.parametrize(("every", "copy", "write"), [(1, 2.0, 30.0), (3, 3.0, 20.0), (4, 0.0, 90.0), (6, 5.0, 0.0)])
-def test_training_and_the_disk_do_one_thing_at_a_time(every: int, copy: float, write: float, waits: bool) -> None:
-    parts = simulate(12, every, 10.0, copy, write, waits)
-    for row in (TRAINING, DISK):
-        in_order = sorted((busy.start, busy.stop) for busy in parts if busy.row == row)
-        assert all(stop <= start for (_, stop), (start, _) in pairwise(in_order))
-    assert sum(busy.kind == "step" for busy in parts) == 12
-    assert sum(busy.stop - busy.start for busy in parts if busy.row == DISK) == pytest.approx(12 // every * write)
-    still = sum(busy.stop - busy.start for busy in parts if busy.kind in ("copy", "wait"))
-    if waits:
-        assert still == pytest.approx(12 // every * write)
-    elif write <= 10.0 * every:
-        assert still == pytest.approx(12 // every * copy)
-
-
-def test_a_disk_that_is_too_slow_holds_training_up_without_waiting_too() -> None:
-    parts = simulate(12, 3, 10.0, 3.0, 50.0, waits=False)
-    assert [busy.stop - busy.start for busy in parts if busy.kind == "wait"] == pytest.approx([20.0, 20.0, 20.0])
-
-
-def test_the_table_sets_waiting_and_not_waiting_beside_each_other() -> None:
-    assert save_timeline(6, 3, 10, 2, 25).table.splitlines() == [
-        "Training stands still for 50 ms with wait=True and 4 ms with wait=False.",
-        "            stands still, ms  last step ends  last file ends  of training's time",
-        "wait=True                 50             110             110                 45%",
-        "wait=False                 4              64              89                  6%",
-    ]
-
-
-def test_each_control_changes_the_picture_and_the_numbers() -> None:
-    each_changes_what_is_shown(save_sliders(), {"every": 2, "step": 5.0, "copy": 1.0, "write": 40.0})
-
-
 @pytest.mark.parametrize("ranks", [0, 9, True, 2.0])
 def test_ranks_that_cannot_be_drawn_are_refused(ranks: int) -> None:
     with pytest.raises(InputError, match=r"saved_by is .*; take 1 to 8"):
@@ -126,7 +89,3 @@ def test_ranks_that_cannot_be_drawn_are_refused(ranks: int) -> None:
 def test_other_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(InputError, match="the stage is 4; choose 0, 1, 2 or 3"):
         reshard_map(SHAPES, 2, 2, stage=4)
-    with pytest.raises(InputError, match="write takes nan; give a finite time"):
-        save_timeline(write=float("nan"))
-    with pytest.raises(InputError, match="a step takes no time"):
-        save_timeline(step=0)

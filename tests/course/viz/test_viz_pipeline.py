@@ -1,23 +1,16 @@
-"""The pipeline's picture: its schedule is that of the real walk, its times are exact; a recorded walk is drawn, too."""
+"""The pipeline's picture: its schedule is that of the real walk, its times are exact; a recorded walk is drawn, too.
+Checkpoints beside training are simulated as one disk can write them."""
 
 import threading
 import time
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from zerolab.course.viz.pipeline import (
-    LOOKS,
-    PipelineStep,
-    duration,
-    least,
-    offload_pipeline,
-    recorded_pipeline,
-    schedule,
-)
+from zerolab.course.viz import compared_pipelines, offload_pipeline, save_timeline
+from zerolab.course.viz.pipeline import SAVING, PipelineStep, duration, least, schedule, simulate
 from zerolab.errors import InputError
 from zerolab.offload.lane import Transfer, pipeline
 
@@ -114,37 +107,20 @@ def test_bars_lie_in_the_row_of_their_buffer_at_their_time() -> None:
     assert [label.get_text() for label in axes.get_yticklabels()] == ["buffer 0", "buffer 1"]
 
 
-@pytest.mark.parametrize(("groups", "buffers"), [(1, 1), (6, 2), (12, 4), (40, 3)])
-def test_no_text_lies_on_another(groups: int, buffers: int) -> None:
-    figure = offload_pipeline(groups, buffers, 2, 0.5, 3).figure
-    renderer = FigureCanvasAgg(figure).get_renderer()
-    figure.draw(renderer)
-    axes = figure.axes[0]
-    (legend,) = figure.legends
-    texts = [*axes.texts, *axes.get_xticklabels(), *axes.get_yticklabels(), axes._left_title, axes.xaxis.label]
-    shown = [text for text in [*texts, *legend.get_texts()] if text.get_text()]
-    for one, other in combinations(shown, 2):
-        assert not one.get_window_extent(renderer).overlaps(other.get_window_extent(renderer)), (one, other)
+# A recorded walk above the predicted one
 
 
-# A recorded walk
-
-
-def test_a_recorded_walk_begins_at_its_first_read_and_names_what_is_busy() -> None:
-    trace = [
-        ("read", "a", 10.0, 10.002), ("read", "b", 10.001, 10.004), ("compute", "a", 10.002, 10.003),
-        ("compute", "b", 10.004, 10.005), ("write", "a", 10.003, 10.005), ("write", "b", 10.005, 10.008),
-    ]  # fmt: skip
-    picture = recorded_pipeline(trace, buffers=2)
-    assert picture.table.splitlines() == [
-        "2 buffers: 8 ms, write is busy 62% of the time",
-        "one after the other 12 ms",
-        "         busy, ms  of the time",
-        "read            4          50%",
-        "compute         2          25%",
-        "write           5          62%",
+def test_a_walk_that_keeps_to_the_schedule_is_predicted_exactly() -> None:
+    parts = schedule(5, 2, 2, 1, 3)
+    trace = [(part.kind, part.group, 7 + part.start / 1e3, 7 + part.stop / 1e3) for part in reversed(parts)]
+    picture = compared_pipelines(trace, 2)
+    assert picture.table.splitlines()[0] == "a group, ms: read 2, compute 1, write 3"
+    recorded, predicted = picture.figure.axes
+    assert sorted((bar.get_x(), bar.get_y()) for bar in recorded.patches) == [
+        pytest.approx(place) for place in sorted((bar.get_x(), bar.get_y()) for bar in predicted.patches)
     ]
-    assert picture.png().startswith(b"\x89PNG")
+    assert recorded.get_xlim() == predicted.get_xlim()
+    assert "A recorded walk of 5 groups through 2 buffers takes" in picture.alt
 
 
 @pytest.mark.timeout(60)
@@ -157,38 +133,48 @@ def test_what_a_real_walk_tells_can_be_drawn() -> None:
     trace: list[tuple[str, int, float, float]] = []
     for _ in pipeline(range(5), begin, begin, 3, lambda *one: trace.append(one)):
         time.sleep(0.001)
-    picture = recorded_pipeline(trace, 3)
-    assert len(picture.figure.axes[0].patches) == 15
-    assert [line.split()[0] for line in picture.table.splitlines()[3:]] == [*LOOKS]
+    assert [len(axes.patches) for axes in compared_pipelines(trace, 3).figure.axes] == [15, 15]
 
 
-# What is refused
+# Checkpoints
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize(("every", "copy", "write"), [(1, 2.0, 30.0), (3, 3.0, 20.0), (4, 0.0, 90.0), (6, 5.0, 0.0)])
+def test_training_and_the_disk_do_one_thing_at_a_time(every: int, copy: float, write: float, waits: bool) -> None:
+    bars = simulate(12, every, 10.0, copy, write, waits)
+    spent = {name: sum(bar.stop - bar.start for bar in bars if bar.look == SAVING[name]) for name in SAVING}
+    for row in range(2):
+        in_order = sorted((bar.start, bar.stop) for bar in bars if bar.row == row)
+        assert all(stop <= start for (_, stop), (start, _) in pairwise(in_order))
+    assert sum(bar.look == SAVING["step"] for bar in bars) == 12
+    assert spent["write"] == pytest.approx(12 // every * write)
+    if waits or write <= 10.0 * every:
+        assert spent["copy"] + spent["wait"] == pytest.approx(12 // every * (write if waits else copy))
+
+
+def test_a_disk_that_is_too_slow_holds_training_up_without_waiting_too() -> None:
+    bars = simulate(12, 3, 10.0, 3.0, 50.0, waits=False)
+    assert [bar.stop - bar.start for bar in bars if bar.look == SAVING["wait"]] == pytest.approx([20.0] * 3)
+
+
+def test_the_table_sets_waiting_and_not_waiting_beside_each_other() -> None:
+    assert save_timeline(6, 3, 10, 2, 25).table.splitlines() == [
+        "Training stands still for 50 ms with wait=True and 4 ms with wait=False.",
+        "            stands still, ms  last step ends  last file ends  of training's time",
+        "wait=True                 50             110             110                 45%",
+        "wait=False                 4              64              89                  6%",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("draw", "message"),
     [
-        ((0, 1, 1, 1, 1), "the number of groups"),
-        ((1, 0, 1, 1, 1), "the number of buffers"),
-        ((1, 1, -1, 1, 1), "read takes -1; give a finite time"),
-        ((1, 1, 1, float("nan"), 1), "compute takes nan"),
-        ((1, 1, 1, 1, "2"), "write takes '2'"),
-        ((2, 1, 0, 0, 0), "nothing takes any time"),
+        (lambda: offload_pipeline(0, 1, 1, 1, 1), "the number of groups"),
+        (lambda: offload_pipeline(1, 0, 1, 1, 1), "the number of buffers"),
+        (lambda: compared_pipelines([("read", 0, 1.0, 2.0)], 2), "no computation that takes time"),
     ],
 )
-def test_what_has_no_schedule_is_refused(arguments: tuple, message: str) -> None:
+def test_what_has_no_schedule_is_refused(draw, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InputError, match=message):
-        offload_pipeline(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("trace", "message"),
-    [
-        ([], "no computation that takes time"),
-        ([("read", 0, 1.0, 2.0)], "no computation that takes time"),
-        ([("guess", 0, 1.0, 2.0)], "the trace has a part 'guess'"),
-    ],
-)
-def test_a_trace_that_is_none_is_refused(trace: list, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        recorded_pipeline(trace, 2)
+        draw()

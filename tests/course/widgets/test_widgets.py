@@ -1,22 +1,94 @@
 """Controls move the picture: tested by setting values; a notebook and a browser do the rest."""
 
+import math
+from collections.abc import Callable
 from threading import Event, Thread
+from typing import Any
 
 import pytest
-from controls import each_changes_what_is_shown, pixels
+from controls import contrast, each_changes_what_is_shown, pixels
 from ipywidgets import IntSlider
 
+from zerolab.course.formats import FORMATS
 from zerolab.course.lab import VIEW
-from zerolab.course.viz.looks import contrast
-from zerolab.course.viz.picture import Picture, blank
-from zerolab.course.widgets import Living, bucket_sliders
-from zerolab.course.widgets.living import RED
+from zerolab.course.viz import bars, loss_scale, number_line, offload_pipeline, save_timeline
+from zerolab.course.viz.picture import Picture, blank, preformatted
+from zerolab.course.viz.scale import gradient_course, simulated
+from zerolab.course.widgets import (
+    Here,
+    Living,
+    bucket_sliders,
+    number_sliders,
+    pipeline_sliders,
+    save_sliders,
+    scale_sliders,
+)
+from zerolab.course.widgets.living import NOTE, RED
+from zerolab.course.widgets.sliders import COARSEST
 from zerolab.errors import InputError
+from zerolab.precision.scaler import LossScaler
 
 
-def test_each_control_changes_the_picture_and_the_numbers() -> None:
-    others = {"ranks": 8, "gbit_per_s": 1.0, "latency_us": 5.0, "bucket_numel": 1024, "overlapped": False}
-    each_changes_what_is_shown(bucket_sliders({"w": (400, 300), "b": (403,), "v": (170_000,)}), others)
+def stored(widget: Any) -> dict[str, Any]:
+    """What a notebook keeps of it, once the number of the widget is dropped."""
+    bundle = widget._repr_mimebundle_()
+    data = bundle[0] if isinstance(bundle, tuple) else bundle
+    return {kind: value for kind, value in data.items() if "widget" not in kind}
+
+
+@pytest.mark.parametrize(
+    ("start", "others"),
+    [
+        (
+            lambda: bucket_sliders({"w": (400, 300), "b": (403,), "v": (170_000,)}),
+            {"ranks": 8, "gbit_per_s": 1.0, "latency_us": 5.0, "bucket_numel": 1024, "overlapped": False},
+        ),
+        (number_sliders, {"value": -0.1, "power": 3, "zoom": "fp16"}),
+        (pipeline_sliders, {"buffers": 4, "groups": 9, "read": 3.0, "compute": 0.5, "write": 8.0}),
+        (save_sliders, {"every": 2, "step": 5.0, "copy": 1.0, "write": 40.0}),
+        (
+            lambda: scale_sliders(initial_power=20),
+            {
+                "course": "spikes", "gradient_power": 2, "initial_power": 24, "window": 20, "hysteresis": 3,
+                "forgives": True,
+            },
+        ),
+    ],
+    ids=["buckets", "numbers", "pipeline", "saving", "scale"],
+)  # fmt: skip
+def test_each_control_changes_the_picture_and_the_numbers(start: Callable[[], Living], others: dict[str, Any]) -> None:
+    each_changes_what_is_shown(start(), others)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_picture_is_that_of_the_pure_function() -> None:
+    gradients = gradient_course("falling", 0)
+    for living, picture in (
+        (number_sliders(math.e), number_line(math.e)),
+        (pipeline_sliders(5, 3, 1.0, 4.0, 2.0), offload_pipeline(5, 3, 1, 4, 2)),
+        (save_sliders(2, 5.0, 1.0, 40.0), save_timeline(12, 2, 5, 1, 40)),
+        (scale_sliders(24, 5, "falling"), loss_scale(simulated(gradients, LossScaler(24, 5)), gradients)),
+    ):
+        assert living.picture.table == stored(living)["text/plain"] == picture.table
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_slider_of_a_number_multiplies_what_is_typed() -> None:
+    living = number_sliders(-3.0)
+    living.controls["power"].value = -20
+    assert living.picture.table == number_line(-3 * 2.0**-20).table
+    for power, value in ((0, 1e300), (100, 1e300)):
+        living.controls["value"].value, living.controls["power"].value = value, power
+    assert "the value is inf, which lies on no line" in living.note.value
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_stretch_is_that_of_the_format_chosen() -> None:
+    living = number_sliders(1.0)
+    assert living.controls["zoom"].value == COARSEST
+    for name, form in FORMATS.items():
+        living.controls["zoom"].value = name
+        assert float(living.picture.table.split(" wide")[0].split()[-1]) == float(f"{2.5 * form.epsilon:.3g}")
 
 
 def test_settings_that_cannot_go_together_fade_the_picture_and_say_why_above_it() -> None:
@@ -27,41 +99,25 @@ def test_settings_that_cannot_go_together_fade_the_picture_and_say_why_above_it(
 
     living = Living(draw, one=IntSlider())
     kept = pixels(living)
-    assert "opacity" not in living._shown.value and not living._note.value
+    assert "opacity" not in living.shown.value and not living.note.value
     living.controls["one"].value = 1
-    assert "one is 1; take another" in living._note.value and f"color: {RED}" in living._note.value
-    assert "opacity: 0.35" in living._shown.value and pixels(living) == kept
-    stored = living._repr_mimebundle_()
-    assert f">{living._note.value}<figure" in stored["text/html"] and "opacity" in stored["text/html"]
-    assert stored["text/plain"].startswith("one is 1; take another")
+    assert "one is 1; take another" in living.note.value and f"color: {RED}" in living.note.value
+    assert contrast(RED, "white") >= 4.5
+    assert "opacity: 0.35" in living.shown.value and pixels(living) == kept
+    kept_so = stored(living)
+    assert f">{living.note.value}<figure" in f">{kept_so['text/html']}" and "opacity" in kept_so["text/html"]
+    assert kept_so["text/plain"].startswith("one is 1; take another")
     living.controls["one"].value = 2
-    assert not living._note.value and "opacity" not in living._shown.value
+    assert not living.note.value and "opacity" not in living.shown.value
     assert living.picture.table == "2" and pixels(living) != kept
     with pytest.raises(InputError, match="one is 1"):
         Living(draw, one=IntSlider(1))
 
 
-def test_what_is_said_in_red_can_be_read() -> None:
-    assert contrast(RED, "white") >= 4.5
-
-
-def test_a_slow_picture_says_that_it_is_being_drawn_and_then_no_more() -> None:
-    seen: list[str] = []
-
-    def draw(one: int) -> Picture:
-        seen.append(living._note.value if one else "")
-        return Picture(blank(1, 1), f"{one}")
-
-    living = Living(draw, busy="The step runs ...", one=IntSlider())
-    assert not living._note.value
-    living.controls["one"].value = 3
-    assert "The step runs ..." in seen[-1] and not living._note.value
-
-
 def test_a_notebook_without_a_kernel_shows_the_picture_and_its_numbers() -> None:
     living = bucket_sliders({"w": (400, 300)})
     bundle = living._repr_mimebundle_()
-    assert bundle["text/html"] == living.picture.html() == living._shown.value
+    assert bundle["text/html"] == living.picture.html() == living.shown.value
     assert bundle["text/plain"] == living.picture.table
     assert VIEW in bundle
 
@@ -84,18 +140,23 @@ def test_two_controls_that_move_in_two_threads_end_with_the_picture_of_both() ->
     go_on.set()
     for thread in threads:
         thread.join(20)
-    assert living.picture.table == "1 1" and "1 1" in living._shown.value
+    assert living.picture.table == "1 1" and "1 1" in living.shown.value
 
 
-def test_settings_are_drawn_once_though_one_control_moved_another() -> None:
-    drawn: list[float] = []
+# What was measured where the reader is
 
-    def draw(one: int, other: int) -> Picture:
-        drawn.append(one)
-        return Picture(blank(1, 1), f"{one} {other}")
 
-    one, other = IntSlider(), IntSlider()
-    one.observe(lambda change: other.set_trait("value", change["new"]), names="value")
-    living = Living(draw, one=one, other=other)
-    one.value = 3
-    assert drawn == [0, 3] and living.picture.table == "3 3"
+def test_what_was_measured_is_shown_and_not_stored() -> None:
+    assert ">5 GB/s &amp; more</pre>" in Here("5 GB/s & more").children[0].value
+    assert stored(Here("5 GB/s")) == stored(Here("6 GB/s")) == {"text/plain": NOTE, "text/html": preformatted(NOTE)}
+    picture = bars(["a"], {"b": [1.5]})
+    here = Here(picture)
+    assert here.children[0].value == picture.html() and here.text == picture.table
+    assert stored(here) == stored(Here("5 GB/s"))
+
+
+def test_figures_of_a_named_machine_are_stored_before_the_note() -> None:
+    other = "two cores, no GPU: 4 GB/s\n"
+    kept = stored(Here("5 GB/s", elsewhere=other))
+    assert kept["text/plain"] == f"{other}{NOTE}" and "two cores, no GPU: 4 GB/s" in kept["text/html"]
+    assert "5 GB/s" not in kept["text/html"] and "4 GB/s" not in Here("5 GB/s", elsewhere=other).children[0].value

@@ -1,33 +1,23 @@
 """Pictures of the course: pure functions from settings or traces to a figure and its numbers as text."""
 
 from zerolab.course.viz.bars import bars
-from zerolab.course.viz.buckets import bucket_explorer
+from zerolab.course.viz.boxes import owners, ring_steps, sixteen_bytes, step_circle
 from zerolab.course.viz.calculator import memory_calculator
-from zerolab.course.viz.changes import Changes
-from zerolab.course.viz.circle import step_circle
-from zerolab.course.viz.course import memory_course
-from zerolab.course.viz.curve import curve
-from zerolab.course.viz.gradients import gradient_windows
-from zerolab.course.viz.numbers import number_line
-from zerolab.course.viz.owners import owners
+from zerolab.course.viz.curve import bucket_explorer, curve, memory_course
+from zerolab.course.viz.numbers import gradient_windows, number_line
 from zerolab.course.viz.picture import Picture, text_table
-from zerolab.course.viz.pipeline import compared_pipelines, offload_pipeline, recorded_pipeline
+from zerolab.course.viz.pipeline import compared_pipelines, offload_pipeline, save_timeline
 from zerolab.course.viz.reshard import reshard_map
-from zerolab.course.viz.ring import ring_steps, watch_ring
-from zerolab.course.viz.saving import save_timeline
-from zerolab.course.viz.scale import ScaleCourse, loss_scale
+from zerolab.course.viz.scale import loss_scale
 from zerolab.course.viz.shards import shard_map
 from zerolab.course.viz.skyline import step_skyline
-from zerolab.course.viz.source import Source
-from zerolab.course.viz.squares import sixteen_bytes
+from zerolab.course.viz.source import Changes, Source
 from zerolab.course.viz.step import StepRun, watch_step
-from zerolab.course.viz.timeline import timeline
-from zerolab.course.viz.timelines import timelines
+from zerolab.course.viz.timelines import timeline, timelines
 
 __all__ = [
     "Changes",
     "Picture",
-    "ScaleCourse",
     "Source",
     "StepRun",
     "bars",
@@ -41,7 +31,6 @@ __all__ = [
     "number_line",
     "offload_pipeline",
     "owners",
-    "recorded_pipeline",
     "reshard_map",
     "ring_steps",
     "save_timeline",
@@ -52,6 +41,5 @@ __all__ = [
     "text_table",
     "timeline",
     "timelines",
-    "watch_ring",
     "watch_step",
 ]

@@ -118,7 +118,7 @@ def draw_mark(axes: Any, mark: Mark, points: float) -> None:
         )  # fmt: skip
         return
     stroke = (0, tuple(length * points for length in style.dash)) if style.dash else "-"
-    line = {"color": style.line, "linewidth": style.width * points, "linestyle": stroke}
+    line = {"color": style.line, "linewidth": style.width * points, "linestyle": stroke, "zorder": 1}
     if mark.shape == "line":
         axes.plot(at[::2], at[1::2], **line)
         return

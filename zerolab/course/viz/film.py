@@ -1,20 +1,20 @@
 """A ring collective as a film: what every rank holds before each step, and which messages then pass.
 
-Nothing here is computed from a formula. The library's own ring runs in lockstep; messages are the events of its trace,
-and what a rank holds is read from its tensor, where numbers tell by their digits whose summands are in them
-(`ring.py` says how).
+The library's own ring runs in lockstep; messages are the events of its trace. Rank r brings (c+1) * 10^r as chunk c:
+303 is chunk 2 with the summands of ranks 0 and 2.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 
 from zerolab.collectives import RingCollectives, Transport
 from zerolab.collectives.ring import split
-from zerolab.course.viz.ring import MOST_RANKS, Hop, Witness, decode
+from zerolab.collectives.transport import WrappedTransport
+from zerolab.course.viz.picture import check_ranks
 from zerolab.errors import InputError
 from zerolab.ranks import launch
 
@@ -23,8 +23,20 @@ NUMEL = 840
 """Elements of the tensor: 2 to 8 ranks all divide it."""
 
 
-@dataclass(frozen=True)
-class Message:
+class Hop(NamedTuple):
+    """What a rank holds of a chunk: it, and the ranks whose summands are in it."""
+
+    chunk: int
+    ranks: tuple[int, ...]
+
+    def sum(self, ranks: int) -> str:
+        """Its sum so far, such as "g3+g0"; "complete" once all `ranks` are in it."""
+        # Chunk c sets out from rank c+1, so this is the order in which its summands came.
+        came = sorted(self.ranks, key=lambda rank: (rank - self.chunk - 1) % ranks)
+        return "complete" if len(came) == ranks else "+".join(f"g{rank}" for rank in came)
+
+
+class Message(NamedTuple):
     """What rank `src` sends to rank `dst` in a step: `hop`, in `nbytes` bytes."""
 
     src: int
@@ -33,8 +45,7 @@ class Message:
     hop: Hop
 
 
-@dataclass(frozen=True)
-class Moment:
+class Moment(NamedTuple):
     """`held[rank][chunk]` is what lies there before the messages of this step (None: nothing yet); `sent[rank]` the
     bytes that a rank has sent until then. The last moment of a film has no messages."""
 
@@ -43,12 +54,13 @@ class Moment:
     sent: tuple[int, ...]
 
 
-class Camera(Witness):
-    """A witness that also reads a tensor, chunk by chunk, before each of its rank's steps."""
+class Camera(WrappedTransport):
+    """Notes what each payload is, all elements of which are alike, and before it the chunks of a tensor."""
 
     def __init__(self, inner: Transport, tensor: torch.Tensor) -> None:
         super().__init__(inner)
         self.chunks = split(tensor, inner.size)
+        self.payloads: list[int] = []
         self.frames: list[list[int]] = []
 
     def look(self) -> None:
@@ -56,7 +68,14 @@ class Camera(Witness):
 
     def exchange(self, outgoing: torch.Tensor, dst: int, incoming: torch.Tensor, src: int, tag: int = 0) -> None:
         self.look()
+        self.payloads.append(int(outgoing[0]))
         super().exchange(outgoing, dst, incoming, src, tag)
+
+
+def decode(value: int) -> Hop:
+    """Which chunk a number is, and whose summands are in it."""
+    digits = [int(digit) for digit in reversed(str(value))]
+    return Hop(max(digits) - 1, tuple(rank for rank, digit in enumerate(digits) if digit))
 
 
 def _on_rank(transport: Transport, collective: str, numel: int) -> tuple[list[list[int]], list[int]]:
@@ -65,35 +84,26 @@ def _on_rank(transport: Transport, collective: str, numel: int) -> tuple[list[li
     tensor = torch.zeros(numel, dtype=torch.int32)
     camera = Camera(transport, tensor)
     comm = RingCollectives(camera)
-    for number, chunk in enumerate(camera.chunks):
-        if collective != "all_gather":
-            chunk.fill_((number + 1) * 10**rank)
-        elif number == rank:
-            # What is gathered is complete: the sum over all ranks.
-            chunk.fill_((number + 1) * sum(10**other for other in range(size)))
-    if collective == "reduce_scatter":
-        comm.reduce_scatter(tensor, out=camera.chunks[rank])
-    elif collective == "all_gather":
-        comm.all_gather(camera.chunks[rank], out=tensor)
+    own = camera.chunks[rank]
+    if collective == "all_gather":
+        # What is gathered is complete: the sum over all ranks.
+        own.fill_((rank + 1) * sum(10**other for other in range(size)))
+        comm.all_gather(own, out=tensor)
     else:
-        comm.all_reduce(tensor)
+        for number, chunk in enumerate(camera.chunks):
+            chunk.fill_((number + 1) * 10**rank)
+        comm.reduce_scatter(tensor, out=own) if collective == "reduce_scatter" else comm.all_reduce(tensor)
     camera.look()
     return camera.frames, camera.payloads
 
 
 @lru_cache(maxsize=64)
 def film(collective: str = "reduce_scatter", ranks: int = 4, numel: int = NUMEL) -> tuple[Moment, ...]:
-    """The moments of a ring `collective` over a tensor of `numel` int32 elements, one before each step and the end.
-
-    Raises:
-        InputError: another collective than COLLECTIVES, ranks outside 2 to 8, fewer elements than ranks.
-    """
+    """The moments of a ring `collective` over `numel` int32 elements, one before each step and the end. Raises
+    InputError for another collective than COLLECTIVES, or ranks outside 2 to 8."""
     if collective not in COLLECTIVES:
         raise InputError(f"there is no film of {collective!r}; name one of {', '.join(COLLECTIVES)}")
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or not 2 <= ranks <= MOST_RANKS:
-        raise InputError(f"a ring of {ranks!r} ranks cannot be drawn; take 2 to {MOST_RANKS}")
-    if isinstance(numel, bool) or not isinstance(numel, int) or numel < ranks:
-        raise InputError(f"a tensor of {numel!r} elements leaves a rank without a chunk; take {ranks} or more")
+    check_ranks(ranks, 2)
     ran = launch(
         _on_rank, collective, numel, ranks=ranks, world="lockstep", collectives="transport", device="cpu",
         prints="quiet", trace=True,
@@ -103,13 +113,14 @@ def film(collective: str = "reduce_scatter", ranks: int = 4, numel: int = NUMEL)
     moments = []
     for step in range(len(sends[0]) + 1):
         held = [[decode(value) if value else None for value in frames[step]] for frames, _ in ran]
-        messages = []
-        for rank, (_, payloads) in enumerate(ran):
-            if step < len(payloads):
-                event, hop = sends[rank][step], decode(payloads[step])
-                messages.append(Message(rank, event.peer, event.nbytes, hop))
-                # What travels lies in a buffer beside the tensor; the rank holds it all the same.
-                held[rank][hop.chunk] = hop
+        messages = [
+            Message(rank, events[step].peer, events[step].nbytes, decode(ran[rank][1][step]))
+            for rank, events in enumerate(sends)
+            if step < len(events)
+        ]
+        for message in messages:
+            # What travels lies in a buffer beside the tensor; the rank holds it all the same.
+            held[message.src][message.hop.chunk] = message.hop
         sent = tuple(sum(event.nbytes for event in events[:step]) for events in sends)
         moments.append(Moment(tuple(map(tuple, held)), tuple(messages), sent))
     return tuple(moments)

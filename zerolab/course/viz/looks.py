@@ -1,8 +1,7 @@
 """One name, one colour and one hatch for each kind of memory, in every picture of the course.
 
-The colours are Okabe and Ito's and Tol's wine, which people with any colour vision can tell apart; black is kept for
-text. No picture relies on colour alone: a label or the hatch says the same. Colour means memory: what is computed is
-white with black lines, and what is neither (chunks, ways that are compared) is pale.
+The colours are Okabe and Ito's and Tol's wine, which people with any colour vision can tell apart. No picture relies
+on colour alone. Colour means memory: what is computed is white, and what is neither is pale.
 """
 
 from __future__ import annotations
@@ -10,6 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from matplotlib.colors import to_rgb
+
+from zerolab.memory import KINDS
 
 COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#F0E442", "#999999", "#882255")
 HATCHES = ("", "//", "..", "xx", "\\\\", "oo", "++", "--", "**")
@@ -26,19 +27,8 @@ class Look(NamedTuple):
 
 
 # Parameters and the whole ones at hand are blue, gradients and their buffers orange and red.
-NAMES = {
-    "parameters": "parameters",
-    "gradients": "gradients",
-    "optimizer_states": "optimizer states",
-    "gathered_units": "gathered units",
-    "gradient_buffers": "gradient buffers",
-    "communication_buffers": "communication buffers",
-    "activations": "activations",
-    "other": "other",
-    "step_buffers": "step buffers",
-}
-MEMORY = {kind: Look(name, *look) for (kind, name), *look in zip(NAMES.items(), COLOURS, HATCHES, strict=True)}
-"""By kind, as `zerolab.memory.KINDS` spells it."""
+MEMORY = {kind: Look(kind.replace("_", " "), *look) for kind, *look in zip(KINDS, COLOURS, HATCHES, strict=True)}
+"""By kind of memory."""
 
 WHITE = "#FFFFFF"
 COMPUTING = {
@@ -66,30 +56,17 @@ def named(kind: str) -> str:
     return MEMORY[kind].name if kind in MEMORY else kind
 
 
+def pale_look(number: int, name: str = "") -> Look:
+    """Of the `number`th of things that are no kind of memory."""
+    return Look(name, PALE[number % len(PALE)], HATCHES[number % len(HATCHES)])
+
+
 def look_of(name: str, number: int) -> Look:
     """Of a kind of memory, by the ledger's key or the picture's name; of anything else, the `number`th pale one."""
-    kind = name.replace(" ", "_")
-    return MEMORY[kind] if kind in MEMORY else Look(name, PALE[number % len(PALE)], HATCHES[number % len(HATCHES)])
+    return MEMORY.get(name.replace(" ", "_")) or pale_look(number, name)
 
 
 def ink(colour: str) -> tuple[float, float, float]:
     """A darker shade, for lines that must be seen on white: a contrast of 3 to 1 or more for all colours."""
     red, green, blue = to_rgb(colour)
     return 0.64 * red, 0.64 * green, 0.64 * blue
-
-
-def luminance(colour: str | tuple[float, float, float]) -> float:
-    """Relative luminance as in WCAG 2.1, from 0 (black) to 1 (white)."""
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(colour)]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: str | tuple[float, float, float], other: str | tuple[float, float, float]) -> float:
-    """Of two colours, from 1 to 21."""
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def text_on(colour: str) -> str:
-    """Black or white, whichever is read more easily on this ground."""
-    return max(("black", "white"), key=lambda text: contrast(text, colour))

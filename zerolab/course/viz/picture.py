@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from PIL import Image
 
-from zerolab.course.viz.looks import COLOURS as COLOURS
-from zerolab.course.viz.looks import HATCHES as HATCHES
-from zerolab.course.viz.looks import ink as ink
+from zerolab.course.viz.looks import Look
+from zerolab.errors import InputError
 
 DPI = 96
 """Dots an inch at which a picture is shown, as CSS counts them."""
@@ -26,8 +26,9 @@ PALETTE = 256
 ROOM, LINE = 560, 17
 """Dots down the page for a figure and its numbers, and for a line of these: a table for which there is no room left
 waits behind a line to click on."""
-BACKDROP = {"facecolor": "white", "edgecolor": "none", "alpha": 0.9}
+BACKDROP = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.9}
 """What text stands on where bars or lines may lie beneath it."""
+MOST_RANKS = 8
 
 
 class Picture:
@@ -45,25 +46,21 @@ class Picture:
         self.numbers = table
         self.table = f"{verdict}\n{table}" if verdict else table
         self.alt = alt or verdict or table.split("\n", 1)[0]
-        self._png: bytes | None = None
+        self._png = b""
 
     def png(self) -> bytes:
         """The figure as PNG on an opaque white ground, with SHARPER dots a dot. Drawn once: matplotlib's layout may
         move a little when it is drawn again."""
-        if self._png is None:
-            self._png = self._drawn()
+        self._png = self._png or self._drawn()
         return self._png
 
     def _drawn(self) -> bytes:
         canvas = FigureCanvasAgg(self.figure)
-        before = self.figure.dpi
-        try:
-            self.figure.set_facecolor("white")
-            self.figure.set_dpi(DPI * SHARPER)
-            canvas.draw()
-            pixels = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
-        finally:
-            self.figure.set_dpi(before)
+        self.figure.set_facecolor("white")
+        self.figure.set_dpi(DPI * SHARPER)
+        canvas.draw()
+        self.figure.set_dpi(DPI)
+        pixels = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
         buffer = io.BytesIO()
         pixels.quantize(PALETTE, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(buffer, format="png")
         return buffer.getvalue()
@@ -74,11 +71,8 @@ class Picture:
         # A long line of the table scrolls; it must not make the figure wider than the page (contain).
         source = base64.b64encode(self.png()).decode()
         width, height = (round(DPI * side) for side in self.figure.get_size_inches())
-        above = (
-            f'<p style="margin: 0.3em 0; line-height: 1.4"><b>{with_breaks(self.verdict)}</b></p>'
-            if self.verdict
-            else ""
-        )
+        said = escape(self.verdict).replace("\n", "<br>")
+        above = f'<p style="margin: 0.3em 0; line-height: 1.4"><b>{said}</b></p>' if said else ""
         fade = "opacity: 0.35; filter: grayscale(1); " if faded else ""
         return (
             f'<figure style="{fade}margin: 0; contain: inline-size">{above}'
@@ -92,11 +86,6 @@ class Picture:
 
     def __repr__(self) -> str:
         return self.table
-
-
-def with_breaks(text: str) -> str:
-    """Text as HTML, line by line."""
-    return "<br>".join(escape(line) for line in text.split("\n"))
 
 
 def preformatted(text: str) -> str:
@@ -117,6 +106,27 @@ def folded(numbers: str, room: float) -> str:
 def blank(width: float, height: float) -> Figure:
     """An empty figure of `width` x `height` inches."""
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def panels(count: int, height: float, **options: Any) -> tuple[Figure, list[Any]]:
+    """A figure with panels beneath each other on one axis, without frames."""
+    figure = blank(7.4, height)
+    found = figure.subplots(count, 1, sharex=True, squeeze=False, **options)[:, 0]
+    for axes in found:
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, [*found]
+
+
+def legend(figure: Figure, looks: Sequence[Look] = (), columns: int = 4) -> None:
+    """Above the panels: these looks, or all that was drawn with a label."""
+    patches = [Patch(facecolor=look.colour, hatch=look.hatch, edgecolor="black", label=look.name) for look in looks]
+    place = {"loc": "outside upper center", "ncols": columns, "fontsize": 9}
+    figure.legend(handles=patches or None, frameon=False, **place)
+
+
+def check_ranks(ranks: int, least: int = 1) -> None:
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or not least <= ranks <= MOST_RANKS:
+        raise InputError(f"{ranks!r} ranks cannot be drawn; take {least} to {MOST_RANKS}")
 
 
 def text_table(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:

@@ -1,25 +1,19 @@
-"""When which buffer of an offloaded step is read into, computed on and written: simulated, or as it was recorded."""
+"""What goes on at once: groups in the buffers of an offloaded step, and checkpoints beside training."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import isfinite
 from statistics import mean
 from typing import Any, NamedTuple
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
-
-from zerolab.collectives.observe import merge
-from zerolab.course.viz.looks import PASSING as LOOKS
-from zerolab.course.viz.picture import Picture, blank, figures, text_table
+from zerolab.course.viz.looks import COMPUTING, PASSING, Look
+from zerolab.course.viz.picture import Picture, figures, text_table
+from zerolab.course.viz.timelines import Stretch, draw_spans
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
 
 MOST_BUFFERS = 4
-INCHES = 6.6
-"""About as wide as the time axis is, for deciding which labels fit."""
+ACROSS = "ms; the number in a bar is that of its group"
 
 
 class PipelineStep(NamedTuple):
@@ -31,67 +25,39 @@ class PipelineStep(NamedTuple):
     stop: float
 
 
-def offload_pipeline(groups: int, buffers: int, read: float, compute: float, write: float, unit: str = "ms") -> Picture:
-    """Groups that are each read, computed on and written, for so long, through so many buffers: a row for each buffer.
-    The table sets 1 to 4 buffers beside each other, and names what holds up each."""
-    parts = schedule(groups, buffers, read, compute, write)
-    total, serial, bound = duration(parts), groups * (read + compute + write), least(groups, read, compute, write)
-    held = bottleneck(buffers, read, compute, write)
-    title = f"{buffers} buffer{'s' * (buffers > 1)}: {total:g} {unit}, held up by {held}"
-    figure = draw(parts, buffers, unit)
+def offload_pipeline(groups: int, buffers: int, read: float, compute: float, write: float) -> Picture:
+    """Groups that are each read, computed on and written, in milliseconds, through buffers: a row for each. The table
+    sets 1 to 4 buffers beside each other, and names what holds up each."""
+    times = read, compute, write
+    parts, serial = schedule(groups, buffers, *times), groups * sum(times)
     rows = []
     for count in sorted({*range(1, MOST_BUFFERS + 1), buffers}):
-        found = duration(schedule(groups, count, read, compute, write))
-        shown = " (shown)" if count == buffers else ""
-        held_there = bottleneck(count, read, compute, write)
-        rows.append([f"{count}{shown}", f"{found:g}", f"{serial / found:.2f}", held_there])
-    head = [f"{groups} groups, buffers", unit, "times faster", "held up by"]
-    above = f"one after the other {serial:g} {unit}; no number of buffers gets below {bound:g} {unit}"
+        took, shown = duration(schedule(groups, count, *times)), " (shown)" * (count == buffers)
+        rows.append([f"{count}{shown}", f"{took:g}", f"{serial / took:.2f}", bottleneck(count, *times)])
+    title = f"{buffers} buffer{'s' * (buffers > 1)}: {duration(parts):g} ms, held up by {bottleneck(buffers, *times)}"
+    head = [f"{groups} groups, buffers", "ms", "times faster", "held up by"]
+    bound = f"no number of buffers gets below {least(groups, *times):g} ms"
+    above = f"one after the other {serial:g} ms; {bound}"
+    figure = draw_spans({"": bars_of(parts, buffers)}, names(parts, buffers), ACROSS, [*PASSING.values()])
     alt = f"{groups} groups are read, computed on and written through {title}; {above}."
     return Picture(figure, f"{above}\n{text_table(head, rows)}", alt, title)
 
 
-def recorded_pipeline(trace: Iterable[tuple[str, Any, float, float]], buffers: int) -> Picture:
-    """A real walk, as the `trace` of `zerolab.offload.lane` was told of it: (kind, group, start, stop) in seconds.
-    Time begins with the first read."""
-    parts = recorded(trace, buffers)
-    total, busy = duration(parts), busy_by_kind(parts)
-    busiest = max(busy, key=lambda kind: busy[kind])
-    share = busy[busiest] / total
-    title = f"{buffers} buffer{'s' * (buffers > 1)}: {total:.3g} ms, {busiest} is busy {share:.0%} of the time"
-    serial = sum(part.stop - part.start for part in parts)
-    rows = [[kind, f"{milliseconds:.3g}", f"{milliseconds / total:.0%}"] for kind, milliseconds in busy.items()]
-    table = text_table(["", "busy, ms", "of the time"], rows)
-    figure = draw(parts, buffers, "ms")
-    alt = f"A recorded walk through {title}; one after the other it would take {serial:.3g} ms."
-    return Picture(figure, f"one after the other {serial:.3g} ms\n{table}", alt, title)
-
-
 def compared_pipelines(trace: Iterable[tuple[str, Any, float, float]], buffers: int) -> Picture:
-    """A recorded walk (as for `recorded_pipeline`) above the one that the arithmetic predicts from its own mean times
-    of reading, computing and writing a group; both on one time axis."""
+    """A recorded walk, as the `trace` of `zerolab.offload.lane` was told of it: (kind, group, start, stop) in seconds.
+    Beneath it what its own mean times of reading, computing and writing a group predict."""
     parts = recorded(trace, buffers)
-    order = [part.group for part in parts if part.kind == "compute"]
-    parts = [part for part in parts if part.group in order]
-    means = [mean(part.stop - part.start for part in parts if part.kind == kind) for kind in LOOKS]
-    predicted = schedule(len(order), buffers, *means)
-    walks = {"recorded": parts, "predicted": predicted}
-    ends = {name: duration(walk) for name, walk in walks.items()}
-    used = min(buffers, len(order))
-    figure = blank(7.6, 2 * (0.36 * used + 0.35) + 0.95)
-    panels = figure.subplots(2, 1, sharex=True)
-    for axes, (name, walk) in zip(panels, walks.items(), strict=True):
-        rows_of(axes, walk, buffers, max(ends.values()))
-        axes.axvline(ends[name], color="black", linewidth=1)
-        axes.set_title(f"{name}: {figures(ends[name])} ms", loc="left", fontsize=10)
-    panels[-1].set_xlim(0, 1.005 * max(ends.values()))
-    panels[-1].set_xlabel("ms; the number in a bar is that of its group")
-    legend(figure)
-    each = ", ".join(f"{kind} {figures(time)}" for kind, time in zip(LOOKS, means, strict=True))
-    rows = [[name, figures(end), f"{len(order) * sum(means) / end:.2f}"] for name, end in ends.items()]
-    table = text_table([f"{buffers} buffers, {len(order)} groups", "ms", "times faster"], rows)
-    alt = f"A recorded walk of {len(order)} groups through {buffers} buffers takes {figures(ends['recorded'])} ms; the "
-    alt += f"prediction from its mean times is {figures(ends['predicted'])} ms."
+    groups = sum(part.kind == "compute" for part in parts)
+    means = [mean(part.stop - part.start for part in parts if part.kind == kind) for kind in PASSING]
+    walks = {"recorded": parts, "predicted": schedule(groups, buffers, *means)}
+    ends = {name: figures(duration(walk)) for name, walk in walks.items()}
+    drawn = {f"{name}: {ends[name]} ms": bars_of(walk, buffers) for name, walk in walks.items()}
+    figure = draw_spans(drawn, names(parts, buffers), ACROSS, [*PASSING.values()])
+    each = ", ".join(f"{kind} {figures(time)}" for kind, time in zip(PASSING, means, strict=True))
+    rows = [[name, ends[name], f"{groups * sum(means) / duration(walk):.2f}"] for name, walk in walks.items()]
+    table = text_table([f"{buffers} buffers, {groups} groups", "ms", "times faster"], rows)
+    alt = f"A recorded walk of {groups} groups through {buffers} buffers takes {ends['recorded']} ms; the "
+    alt += f"prediction from its mean times is {ends['predicted']} ms."
     return Picture(figure, f"a group, ms: {each}\n{table}", alt)
 
 
@@ -99,13 +65,15 @@ def recorded(trace: Iterable[tuple[str, Any, float, float]], buffers: int) -> li
     """The parts of a trace in milliseconds since its first read, in order of their starts."""
     check_count("the number of buffers", buffers)
     parts = sorted((PipelineStep(*one) for one in trace), key=lambda part: part.start)
-    if unknown := {part.kind for part in parts} - set(LOOKS):
-        raise InputError(f"the trace has a part {min(unknown)!r}; parts are {', '.join(LOOKS)}")
-    if not any(part.kind == "compute" and part.stop > part.start for part in parts):
+    # A trace of a walk that failed may end with reads of groups that were never computed.
+    done = {part.group for part in parts if part.kind == "compute" and part.stop > part.start}
+    if not done:
         raise InputError("the trace has no computation that takes time; record a walk to its end")
     first = parts[0].start
     return [
-        PipelineStep(kind, group, 1e3 * (start - first), 1e3 * (stop - first)) for kind, group, start, stop in parts
+        PipelineStep(kind, group, 1e3 * (start - first), 1e3 * (stop - first))
+        for kind, group, start, stop in parts
+        if group in done
     ]
 
 
@@ -114,32 +82,21 @@ def schedule(groups: int, buffers: int, read: float, compute: float, write: floa
     buffer k mod n, and is read as soon as group k - n is written. In order of their starts."""
     check_count("the number of groups", groups)
     check_count("the number of buffers", buffers)
-    for name, value in (("read", read), ("compute", compute), ("write", write)):
-        if not isinstance(value, int | float) or not isfinite(value) or value < 0:
-            raise InputError(f"{name} takes {value!r}; give a finite time of 0 or more")
-    if not read + compute + write:
-        raise InputError("nothing takes any time, so there is nothing to draw; give read, compute or write above 0")
+    times = {"read": read, "compute": compute, "write": write}
     parts: list[PipelineStep] = []
-    written: list[float] = []
-    read_until = computed_until = written_until = 0.0
-    for k in range(groups):
-        free = written[k - buffers] if k >= buffers else 0.0
-        begun = max(free, read_until)
-        read_until = begun + read
-        parts.append(PipelineStep("read", k, begun, read_until))
-        begun = max(read_until, computed_until)
-        computed_until = begun + compute
-        parts.append(PipelineStep("compute", k, begun, computed_until))
-        begun = max(computed_until, written_until)
-        written_until = begun + write
-        parts.append(PipelineStep("write", k, begun, written_until))
-        written.append(written_until)
+    free, written = dict.fromkeys(times, 0.0), [0.0] * buffers
+    for group in range(groups):
+        now = written[group % buffers]
+        for kind, time in times.items():
+            start = max(now, free[kind])
+            now = free[kind] = start + time
+            parts.append(PipelineStep(kind, group, start, now))
+        written[group % buffers] = now
     return sorted(parts, key=lambda part: (part.start, part.stop))
 
 
 def least(groups: int, read: float, compute: float, write: float) -> float:
-    """The time that no number of buffers gets below: the slowest of the three is never idle, but for what must come
-    before its first group and after its last."""
+    """The time that no number of buffers gets below: the slowest of the three is idle only at the ends."""
     return (groups - 1) * max(read, compute, write) + read + compute + write
 
 
@@ -158,47 +115,70 @@ def duration(parts: Sequence[PipelineStep]) -> float:
     return max(part.stop for part in parts)
 
 
-def busy_by_kind(parts: Sequence[PipelineStep]) -> dict[str, float]:
-    """How long at least one part of each kind was under way."""
-    spans = {kind: merge((part.start, part.stop) for part in parts if part.kind == kind) for kind in LOOKS}
-    return {kind: sum(stop - start for start, stop in found) for kind, found in spans.items()}
+def bars_of(parts: Sequence[PipelineStep], buffers: int) -> list[Stretch]:
+    """A bar for each part in the row of its buffer."""
+    order = [part.group for part in parts if part.kind == "compute"]
+    return [
+        Stretch(order.index(group) % buffers, PASSING[kind], start, stop, str(group))
+        for kind, group, start, stop in parts
+    ]  # fmt: skip
 
 
-def draw(parts: Sequence[PipelineStep], buffers: int, unit: str) -> Figure:
-    """A row for each buffer; a bar for each part, with the number of its group where there is room."""
-    used = min(buffers, sum(part.kind == "compute" for part in parts))
-    figure = blank(7.6, 0.36 * used + 1.05)
-    axes = figure.add_subplot()
-    rows_of(axes, parts, buffers, duration(parts))
-    axes.set_xlim(0, 1.005 * duration(parts))
-    axes.set_xlabel(f"{unit}; the number in a bar is that of its group")
-    legend(figure)
-    return figure
+def names(parts: Sequence[PipelineStep], buffers: int) -> list[str]:
+    """Of the buffers that are used."""
+    return [f"buffer {at}" for at in range(min(buffers, len({part.group for part in parts})))]
 
 
-def rows_of(axes: Axes, parts: Sequence[PipelineStep], buffers: int, total: float) -> None:
-    """The bars of a walk, on an axis that is `total` long."""
-    order = [part.group for part in sorted(parts, key=lambda part: part.start) if part.kind == "compute"]
-    row_of = {group: at % buffers for at, group in enumerate(order)}
-    used = min(buffers, len(order))
-    for part in parts:
-        # A trace of a walk that failed may end with reads of groups that were never computed.
-        if part.group not in row_of:
+SAVING = {
+    "step": Look("a step", *COMPUTING["forward"][1:]),
+    "copy": Look("copying the shards", *PASSING["read"][1:]),
+    "wait": Look("waiting", "#DDDDDD", "xx"),
+    "write": Look("writing them", *PASSING["write"][1:]),
+}
+ROWS = TRAINING, DISK = ("training", "disk")
+
+
+def save_timeline(
+    steps: int = 12, every: int = 3, step: float = 10.0, copy: float = 3.0, write: float = 20.0
+) -> Picture:
+    """`steps` steps of `step` milliseconds, with a checkpoint after `every` of them: above, training waits until it is
+    written; beneath, for a copy of its shards only. One checkpoint is written at a time."""
+    drawn, rows, told = {}, [], []
+    for waits in (True, False):
+        bars = simulate(steps, every, step, copy, write, waits)
+        training = [bar for bar in bars if bar.row == ROWS.index(TRAINING)]
+        still = sum(bar.stop - bar.start for bar in training if bar.look != SAVING["step"])
+        end, last = training[-1].stop, max(bar.stop for bar in bars)
+        rows.append([f"wait={waits}", *map(figures, (still, end, last)), f"{still / end:.0%}"])
+        drawn[f"wait={waits}: training stands still for {figures(still)} ms"] = bars
+        told.append(f"{figures(still)} ms with wait={waits}")
+    figure = draw_spans(drawn, ROWS, "ms", [*SAVING.values()])
+    table = text_table(["", "stands still, ms", "last step ends", "last file ends", "of training's time"], rows)
+    verdict = f"Training stands still for {' and '.join(told)}."
+    return Picture(figure, table, f"{steps} steps and a checkpoint after every {every}. {verdict}", verdict)
+
+
+def simulate(steps: int, every: int, step: float, copy: float, write: float, waits: bool) -> list[Stretch]:
+    """What training and the disk do, in the order in which it begins."""
+    bars: list[Stretch] = []
+    now = written = 0.0
+
+    def spend(kind: str, time: float) -> None:
+        nonlocal now
+        if time > 0:
+            bars.append(Stretch(0, SAVING[kind], now, now + time))
+            now += time
+
+    for number in range(1, steps + 1):
+        spend("step", step)
+        if number % every:
             continue
-        row, width = row_of[part.group], part.stop - part.start
-        _, colour, hatch = LOOKS[part.kind]
-        axes.barh(row, width, 0.72, left=part.start, color=colour, hatch=hatch, edgecolor="black", linewidth=0.5)
-        name = str(part.group)
-        if (0.08 * len(name) + 0.08) < width / total * INCHES:
-            ground = {"boxstyle": "round,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.9}
-            axes.text(part.start + width / 2, row, name, ha="center", va="center", fontsize=8, bbox=ground)
-    axes.set_yticks(range(used), [f"buffer {at}" for at in range(used)])
-    axes.set_ylim(used - 0.5, -0.5)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def legend(figure: Figure) -> None:
-    patches = [
-        Patch(facecolor=look.colour, hatch=look.hatch, edgecolor="black", label=look.name) for look in LOOKS.values()
-    ]
-    figure.legend(handles=patches, frameon=False, loc="outside upper right", ncols=3, fontsize=9)
+        spend("wait", written - now)
+        if not waits:
+            spend("copy", copy)
+        written = now + write
+        if write:
+            bars.append(Stretch(1, SAVING["write"], now, written))
+        if waits:
+            spend("wait", write)
+    return bars

@@ -8,12 +8,11 @@ from math import ceil
 from typing import Any
 
 from zerolab.course.viz.drawing import Drawing, Frame, Style, filled, words
-from zerolab.course.viz.flow import Flow, watch_flow
 from zerolab.course.viz.looks import COMPUTING, MEMORY, TRAVELLING, named
 from zerolab.course.viz.picture import Picture, text_table
 from zerolab.course.viz.slices import kb, nice
 from zerolab.course.viz.stages import AXIS, END, LETTERS, SMALL, START, layers
-from zerolab.course.viz.step import StepOfRank, StepRun
+from zerolab.course.viz.step import Flow, StepOfRank, StepRun, watch_flow
 from zerolab.memory import KINDS
 
 WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM = 400, 334, 30, 394, 132, 240

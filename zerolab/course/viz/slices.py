@@ -1,7 +1,6 @@
-"""What to show of a step's flow (`flow.py`): slices of each unit's states, by rank, and the moments worth a stop.
+"""What to show of a step (`step.py`): slices of each unit's states, by rank, and the moments worth a stop.
 
-A unit's parameters, gradients and optimizer states are cut in as many slices as there are ranks; slice r is rank r's to
-keep and to update. What a slice is at a time follows from what was recorded: memory that came and went, messages.
+Slice r is rank r's to keep and to update. What it is at a time follows from what was recorded.
 """
 
 from __future__ import annotations
@@ -12,10 +11,9 @@ from itertools import product
 from operator import itemgetter
 from typing import NamedTuple
 
-from zerolab.course.viz.flow import Change, Flow, watch_flow
 from zerolab.course.viz.looks import named
 from zerolab.course.viz.picture import text_table
-from zerolab.course.viz.step import StepRun
+from zerolab.course.viz.step import Change, Flow, StepRun, watch_flow
 from zerolab.errors import InputError
 from zerolab.memory import KINDS, Sample
 from zerolab.zero.table import STAGES
@@ -37,7 +35,7 @@ class Course(NamedTuple):
     rank: int
     unit: str
     chunk: int
-    states: tuple[tuple[float, int, str], ...]
+    states: list[tuple[float, int, str]]
 
 
 class Act(NamedTuple):
@@ -57,13 +55,10 @@ def flow_of(stage: int, ranks: int = 4) -> Flow:
 
 
 @lru_cache(maxsize=8)
-def courses(flow: Flow) -> tuple[Course, ...]:
+def courses(flow: Flow) -> list[Course]:
     """Of every slice on every rank."""
-    places = product(range(flow.run.ranks), flow.units, range(flow.run.ranks), BANDS)
-    return tuple(
-        Course(band, rank, unit, chunk, tuple(sorted(states_of(flow, band, rank, unit, chunk), key=itemgetter(0))))
-        for rank, unit, chunk, band in places
-    )
+    places = product(BANDS, range(flow.run.ranks), flow.units, range(flow.run.ranks))
+    return [Course(*place, sorted(states_of(flow, *place), key=itemgetter(0))) for place in places]
 
 
 def states_of(flow: Flow, band: str, rank: int, unit: str, chunk: int) -> Iterator[tuple[float, int, str]]:
@@ -109,7 +104,7 @@ def gradients_of(flow: Flow, changes: list[Change], own: bool) -> Iterator[tuple
 
 
 @lru_cache(maxsize=8)
-def stops(flow: Flow) -> tuple[Act, ...]:
+def stops(flow: Flow) -> list[Act]:
     """The moments of a step at which something begins or ends on rank 0, some time apart; the last is its end."""
     spans = [span for span in flow.ranks[0].spans if span.stop > span.start]
     marks = sorted({0.0, *(time for span in spans for time in (span.start, span.stop))})
@@ -120,10 +115,7 @@ def stops(flow: Flow) -> tuple[Act, ...]:
         if mark - times[-1] < APART and len(times) > 1:
             times.pop()  # of two that are close, what begins last goes on
         times.append(mark)
-    return (
-        *(Act(time, computing(flow, time), sending(flow, time)) for time in times),
-        Act(flow.seconds, "", ""),
-    )
+    return [*(Act(time, computing(flow, time), sending(flow, time)) for time in times), Act(flow.seconds, "", "")]
 
 
 def nice(unit: str) -> str:
@@ -149,10 +141,10 @@ def sending(flow: Flow, time: float) -> str:
     if call is None:
         return "nothing is sent"
     unit = nice(call.unit)
+    if call.name == "all_gather" and flow.run.stage == 3:
+        return f"parameters of {unit} are gathered"
     if call.name == "all_gather":
-        return (
-            f"parameters of {unit} are gathered" if flow.run.stage == 3 else f"new parameters of {unit} return to all"
-        )
+        return f"new parameters of {unit} return to all"
     to = "flow to their owners" if call.name == "reduce_scatter" else "are summed on all ranks"
     return f"gradients of {unit} {to}"
 
@@ -165,16 +157,13 @@ def held(flow: Flow, time: float) -> Sample:
 def stop_text(flow: Flow, number: int) -> tuple[str, str, str]:
     """What a moment comes to, in a sentence; the same for who does not see it; and its numbers as a table."""
     stop, stage, last = stops(flow)[number], flow.run.stage, len(stops(flow)) - 1
-    now, peak = held(flow, stop.time), flow.ranks[0].peak
-    sent = flow.sent(stop.time)
-    start = f"Stage {stage}, {1e6 * stop.time:,.0f} µs"
+    now, peak, sent = held(flow, stop.time), flow.ranks[0].peak, flow.sent(stop.time)
+    all_sent = kb(sum(sent.values()))
+    said = f"Stage {stage}, {1e6 * stop.time:,.0f} µs: "
     if number == last:
-        said = (
-            f"{start}: the step is done. Rank 0 held at most {kb(peak.total)} kB and sent {kb(sum(sent.values()))} kB."
-        )
+        said += f"the step is done. Rank 0 held at most {kb(peak.total)} kB and sent {all_sent} kB."
     else:
-        said = f"{start}: {stop.computing}; {stop.sending}. "
-        said += f"Rank 0 holds {kb(now.total)} kB and has sent {kb(sum(sent.values()))} kB."
+        said += f"{stop.computing}; {stop.sending}. Rank 0 holds {kb(now.total)} kB and has sent {all_sent} kB."
     kinds = ", ".join(f"{named(kind)} {kb(now.bytes[kind])} kB" for kind in KINDS if now.bytes.get(kind))
     return said, f"{said} Of its memory: {kinds}.", stop_table(flow, now, peak, sent)
 

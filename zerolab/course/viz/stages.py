@@ -7,9 +7,9 @@ from functools import lru_cache
 from math import pi, sin
 
 from zerolab.course.viz.drawing import Drawing, Frame, Mark, Style, filled, words
-from zerolab.course.viz.flow import Flow, Sent
 from zerolab.course.viz.looks import MEMORY
 from zerolab.course.viz.slices import AWAY, BRIEF, KEPT, NEW, courses, flow_of, stop_text, stops
+from zerolab.course.viz.step import Flow, Sent
 from zerolab.memory import KINDS, Sample
 
 WIDE, HIGH, ROOM = 400, 442, 88

@@ -1,12 +1,6 @@
 """Sliders on the pictures of `zerolab.course.viz`. The pictures know nothing of them."""
 
-from zerolab.course.widgets.buckets import bucket_sliders
-from zerolab.course.widgets.here import Here
-from zerolab.course.widgets.living import Living
-from zerolab.course.widgets.numbers import number_sliders
-from zerolab.course.widgets.pipeline import pipeline_sliders
-from zerolab.course.widgets.saving import save_sliders
-from zerolab.course.widgets.scale import scale_sliders
+from zerolab.course.widgets.living import Here, Living
 from zerolab.course.widgets.scenes import (
     memory_sliders,
     reshard_sliders,
@@ -14,6 +8,13 @@ from zerolab.course.widgets.scenes import (
     shard_sliders,
     stage_stepper,
     step_timeline,
+)
+from zerolab.course.widgets.sliders import (
+    bucket_sliders,
+    number_sliders,
+    pipeline_sliders,
+    save_sliders,
+    scale_sliders,
 )
 
 __all__ = [

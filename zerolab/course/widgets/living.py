@@ -1,4 +1,4 @@
-"""A picture with controls: whoever moves one sees the picture drawn anew, with its numbers beneath it."""
+"""Pictures with controls, and what was measured where the reader's kernel runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from ipywidgets import HTML, Box, Layout, ValueWidget, VBox
 
-from zerolab.course.viz.picture import Picture
+from zerolab.course.viz.picture import Picture, preformatted
 from zerolab.errors import InputError
 
 DRAWING = RLock()
@@ -18,36 +18,38 @@ settings of both, and matplotlib draws in one thread at a time."""
 
 RED = "#b00020"
 STALE = "The picture below is that of the settings before."
+NOTE = "(measured where the cell runs, so not stored: run it to see the figures of your machine)"
+WIDE = Layout(width="100%", margin="0")
 
 
-class Living(VBox):
-    """`draw(**settings)` with a control for each setting. `busy` is what stands there while a slow one draws.
+class Stored(VBox):
+    """A widget in whose place a notebook without a kernel shows `stored`: HTML, and the same as text."""
 
-    The picture is also part of the cell's stored output, so a notebook that is opened without a kernel shows it. There
-    is no Output widget and no global figure behind it; a test sets `controls[name].value` and reads `picture`.
+    def stored(self) -> tuple[str, str]:
+        raise NotImplementedError
 
-    Raises InputError where the first settings cannot be drawn.
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        bundle = super()._repr_mimebundle_(**kwargs)
+        data = bundle[0] if isinstance(bundle, tuple) else bundle
+        if data is not None:
+            data["text/html"], data["text/plain"] = self.stored()
+        return bundle
+
+
+class Living(Stored):
+    """`draw(**settings)` with a control for each setting: whoever moves one sees the picture drawn anew.
+
+    A test sets `controls[name].value` and reads `picture`. Raises InputError where the first settings have none.
     """
 
-    def __init__(
-        self,
-        draw: Callable[..., Picture],
-        /,
-        *,
-        busy: str = "",
-        **controls: ValueWidget,
-    ) -> None:
+    def __init__(self, draw: Callable[..., Picture], /, **controls: ValueWidget) -> None:
         self.controls = controls
-        self.picture = draw(**self.settings())
+        self.draw, self.picture = draw, draw(**self.settings())
         self.refusal = ""
         """Why the settings of now have no picture; empty where they have."""
-        self._draw = draw
-        self._busy = busy
-        self._drawn = self.settings()
-        self._note = HTML()
-        self._shown = HTML(self.picture.html(), layout=Layout(width="100%", margin="0"))
+        self.note, self.shown = HTML(), HTML(self.picture.html(), layout=WIDE)
         rows = Box([*controls.values()], layout=Layout(display="flex", flex_flow="row wrap", width="100%"))
-        super().__init__([rows, self._note, self._shown])
+        super().__init__([rows, self.note, self.shown])
         for control in controls.values():
             control.observe(lambda _: self.redraw(), names="value")
 
@@ -58,29 +60,27 @@ class Living(VBox):
     def redraw(self) -> None:
         """Draw with the settings of now. Settings that cannot go together fade the picture and say why above it."""
         with DRAWING:
-            settings = self.settings()
-            if settings == self._drawn:  # a control that moved another one: both call
-                return
-            if self._busy:
-                self._note.value = f'<p role="status"><i>{escape(self._busy)}</i></p>'
             try:
-                self.picture, self.refusal = self._draw(**settings), ""
+                self.picture, self.refusal, said = self.draw(**self.settings()), "", ""
             except InputError as error:
                 self.refusal = str(error)
-            self._note.value = self._said()
-            self._shown.value = self.picture.html(faded=bool(self.refusal))
-            self._drawn = settings
+                style = f"color: {RED}; font-weight: bold; line-height: 1.4"
+                said = f'<p role="alert" style="{style}">{escape(self.refusal)}.<br>{STALE}</p>'
+            self.note.value, self.shown.value = said, self.picture.html(faded=bool(said))
 
-    def _said(self) -> str:
-        if not self.refusal:
-            return ""
-        text = f"{escape(self.refusal)}.<br>{STALE}"
-        return f'<p role="alert" style="color: {RED}; font-weight: bold; line-height: 1.4">{text}</p>'
+    def stored(self) -> tuple[str, str]:
+        text = f"{self.refusal}. {STALE}\n" if self.refusal else ""
+        return self.note.value + self.shown.value, text + self.picture.table
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        data = bundle[0] if isinstance(bundle, tuple) else bundle
-        if data is not None:
-            text = f"{self.refusal}. {STALE}\n{self.picture.table}" if self.refusal else self.picture.table
-            data.update({"text/html": f"{self._said()}{self._shown.value}", "text/plain": text})
-        return bundle
+
+class Here(Stored):
+    """A picture, or a text, with timings in it, in `text`. A stored output that held them would be another in each run:
+    in its place stands a note, after `elsewhere`, the figures of some other machine."""
+
+    def __init__(self, shown: Picture | str, elsewhere: str = "") -> None:
+        self.text = shown.table if isinstance(shown, Picture) else shown
+        self.note = f"{elsewhere.rstrip()}\n{NOTE}" if elsewhere else NOTE
+        super().__init__([HTML(shown.html() if isinstance(shown, Picture) else preformatted(shown), layout=WIDE)])
+
+    def stored(self) -> tuple[str, str]:
+        return preformatted(self.note), self.note
