@@ -356,7 +356,7 @@ def test_environment_yml_has_a_python_that_pyproject_allows() -> None:
 
 
 def test_every_extra_is_where_people_look_for_it() -> None:
-    assert set(EXTRAS) == {"course", "dev", "instructor", "living", "site", "bench"}
+    assert set(EXTRAS) == {"course", "dev", "instructor", "site", "bench"}
     text, guide = (ROOT / "environment.yml").read_text(), (ROOT / "CONTRIBUTING.md").read_text()
     for extra in EXTRAS:
         assert re.search(rf"^ +# {extra}\b", text, flags=re.MULTILINE), f"environment.yml does not list {extra}"
