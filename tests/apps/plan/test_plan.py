@@ -10,7 +10,7 @@ from zerolab.apps.plan import GB, SHAPES, Shape, advice, gpu_bytes, make_gpt, pr
 from zerolab.apps.plan.footprint import DEVICE
 from zerolab.apps.plan.layout import layout_of
 from zerolab.collectives import LocalCollectives
-from zerolab.course.viz.calculator import GPUS, memory_calculator, verdict
+from zerolab.course.viz.calculator import GPUS, LEFT, along, bars, memory_calculator, verdict
 from zerolab.course.viz.looks import MEMORY
 from zerolab.errors import InputError
 from zerolab.memory import predict_states
@@ -168,10 +168,12 @@ def test_the_calculators_table_says_what_its_bars_show(precision: str) -> None:
         # What no stage has is not listed.
         assert float(lines.get(MEMORY[kind].name, 0)) == pytest.approx(predict_peak(run)[kind] / GB, abs=0.005)
     assert float(lines["one GPU"]) == pytest.approx(gpu_bytes(run) / GB, abs=0.005)
-    tops = [patch.get_y() + patch.get_height() for patch in picture.figure.axes[0].patches]
-    assert max(tops) == pytest.approx(
-        max(gpu_bytes(run.but(stage=stage)) for stage in PRECISIONS[precision].stages) / GB
-    )
+    widths = {stage: 0.0 for stage in PRECISIONS[precision].stages}
+    for name, mark in bars(run).drawing.marks.items():
+        if name.startswith("bar "):
+            widths[int(name.split()[1])] += mark.at[2]
+    for stage, width in widths.items():
+        assert width == pytest.approx(along(run, gpu_bytes(run.but(stage=stage))) - LEFT, abs=0.5)
 
 
 @pytest.mark.parametrize(

@@ -103,8 +103,8 @@ def test_row_34_the_account_moves_with_its_controls_and_has_a_picture_where_no_k
     living = memory_sliders(model="GPT-3 6.7B", ranks=8, stage=1)
     for settings in ({"ranks": 64}, {"stage": 3}, {"checkpoint_activations": True}):
         for name, value in settings.items():
-            living.controls[name].value = value
-    run = RunSpec(SHAPES["GPT-3 6.7B"], ranks=64, stage=3, checkpoint_activations=True)
+            living.settings = living.settings | {name: value}
+    run = RunSpec(SHAPES["GPT-3 6.7B"], ranks=64, stage=3, checkpoint_activations=True, seq_len=2048)
     total = sum(predict_peak(run)[kind] for kind in DEVICE)
     assert f"{total / GB:.2f}" in living.picture.table
     lesson = Path(__file__).parents[3] / "notebooks" / "00_start_here.ipynb"

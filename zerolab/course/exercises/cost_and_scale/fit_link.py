@@ -141,8 +141,6 @@ def link_cases(rng: Random) -> list[Case]:
     # A link with next to no latency.
     quick = Link(gbit_per_s=link.gbit_per_s, latency_us=0.1)
     cases.append(some(rng, quick, ["all_reduce", "all_gather"], [4, 3]))
-    # The smallest tensor and the largest travel in messages of one length; the one between tells.
-    cases.append([measured(link, "all_gather", ranks, many * numel) for ranks, many in ((2, 2), (2, 4), (8, 8))])
     return [Case([(samples,)]) for samples in cases]
 
 
