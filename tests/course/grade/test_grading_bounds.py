@@ -10,11 +10,11 @@ import torch
 from zoo.trial import hint_for
 
 from zerolab.collectives import LocalTransport, build
+from zerolab.course.grade.runner import pack_function
 from zerolab.course.judge import bounds
 from zerolab.course.judge.bounds import OffLimits, offence
 from zerolab.course.judge.observe import on_rank
 from zerolab.ranks import launch
-from zerolab.ranks.pickling import pack_function
 
 LESSON = "01_ring_collectives"
 GATHER = """

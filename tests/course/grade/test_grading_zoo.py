@@ -51,7 +51,7 @@ def test_a_wrong_answer_fails_with_its_own_hint(lesson: str, wrong: Wrong, monke
     hint = hint_for_wrong(lesson, wrong.exercise, wrong.source, wrong.hint)
     assert hint, "the wrong answer passed"
     assert wrong.hint in hint
-    assert len(hint) < 420 and "\n" not in hint
+    assert len(hint) < 400 and "\n" not in hint
 
 
 def test_hints_tell_wrong_answers_apart() -> None:

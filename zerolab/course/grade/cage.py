@@ -110,7 +110,8 @@ def limit(megabytes: int) -> None:
 
 
 def memory_taken() -> int:
-    return int(psutil.Process().memory_info().vms)
+    """Bytes of address space that this process has taken; 0 where the system does not say."""
+    return int(psutil.Process().memory_info().vms) if has("proc") else 0
 
 
 def end_all(leader: int, folder: str) -> None:

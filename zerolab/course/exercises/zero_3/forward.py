@@ -152,7 +152,7 @@ EXERCISE = Exercise(
             most_layers,
             None,
             "one is enough: gather a layer shortly before its turn, and let it go after. A name, a view or a list that "
-            "still knows the last layer keeps it, and so does a buffer while a larger one is made; a copy is one more",
+            "still knows the last layer keeps it; a buffer does while it grows; a copy is one more",
         ),
     ),
     hints=(
