@@ -2,6 +2,7 @@
 
 import math
 import os
+import select
 import signal
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from zerolab.collectives.call import Call
 from zerolab.errors import DeadlockError, MismatchError, RankError
 from zerolab.ranks import RankFailure, forkserver, join, launch
 from zerolab.ranks.board import RECEIVE, Board, BoardPen
+from zerolab.ranks.forkserver import die_with_parent
 from zerolab.ranks.job import Job
 from zerolab.ranks.lockstep import scheduler
 
@@ -332,6 +334,22 @@ def test_a_launch_works_after_every_failure():
         with pytest.raises(RankFailure):
             launch(function, ranks=3, timeout=30)
         assert launch(functions.total_of_ranks, ranks=3, timeout=30) == [3.0] * 3
+
+
+def test_a_fork_whose_parent_ended_before_it_asked_to_end_with_it_ends_too() -> None:
+    ended, held = os.pipe()
+    if not (parent := os.fork()):
+        asks = os.getpid()
+        if not os.fork():
+            while os.getppid() == asks:
+                time.sleep(0.01)
+            die_with_parent(asks)
+            time.sleep(60)
+        os._exit(0)
+    os.close(held)
+    os.waitpid(parent, 0)
+    assert select.select([ended], [], [], 20)[0], "the fork lives on"
+    os.close(ended)
 
 
 def test_a_killed_server_is_replaced():

@@ -117,9 +117,10 @@ def _forget_server() -> None:
 os.register_at_fork(after_in_child=_forget_server)
 
 
-def die_with_parent() -> None:
-    """From now on this process is killed when the thread that forked it ends (Linux): a server has one."""
-    parent = os.getppid()
+def die_with_parent(parent: int | None = None) -> None:
+    """From now on this process is killed when the thread that forked it ends (Linux): a server has one. `parent` is its
+    process, where that may have ended before this is called."""
+    parent = os.getppid() if parent is None else parent
     _prctl(_KILLED_WITH_PARENT, signal.SIGKILL)
     if os.getppid() != parent:
         # It ended before it was asked.

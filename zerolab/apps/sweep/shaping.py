@@ -114,7 +114,7 @@ def serve(folder: Path) -> None:
     parent, hosts, ranks, call = pickle.loads((folder / "job").read_bytes())
     if os.getppid() != parent:
         return
-    pool = ProcessPoolExecutor(ranks, get_context("fork"), die_with_parent)
+    pool = ProcessPoolExecutor(ranks, get_context("fork"), die_with_parent, (os.getpid(),))
     running = [pool.submit(be_rank, call, rank, ranks, rank * hosts // ranks, hosts) for rank in range(ranks)]
     found: Any = None
     try:
