@@ -78,16 +78,18 @@ def told(found: Sequence[Finding]) -> str:
 
 
 def hint_for_wrong(lesson: str, name: str, source: str, awaited: str) -> str:
-    """The hint that a wrong answer gets first; by day, in the first case that gives it the `awaited` one, if one does.
-    That this comes before all that other cases say is seen nightly."""
+    """The hint that a wrong answer gets first, as `hint_of` has it."""
     exercise, names, trouble = instead(lesson, name, source)
-    if NIGHTLY or trouble or not callable(names.get(name)):
+    if trouble or not callable(names.get(name)):
         return hint_for(lesson, name, source)
-    return until(awaited, exercise, names[name], drawn(lesson, name, 5))
+    return hint_of(awaited, exercise, names[name], drawn(lesson, name, 5))
 
 
-def until(awaited: str, exercise: Exercise, fn: Callable[..., Any], cases: Sequence[Case]) -> str:
-    """As a worker runs an answer: cases by themselves, and those after another call only where the former hold."""
+def hint_of(awaited: str, exercise: Exercise, fn: Callable[..., Any], cases: Sequence[Case]) -> str:
+    """The hint that a wrong program gets first; by day, in the first case that gives it the `awaited` one, if one does.
+    That this comes before all that other cases say is seen nightly."""
+    if NIGHTLY:
+        return told(judge(exercise, cases, run(exercise, {exercise.name: fn}, None, cases)))
     seen: list[Observation] = []
     first = by_themselves(cases)
     for part in (first, cases[len(first) :]):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from zoo.trial import NAMES, drawn, quick, told
+from zoo.trial import NAMES, drawn, hint_of, quick
 
 from zerolab.course.exercises import exercises_of
-from zerolab.course.grade.worker import run
 from zerolab.course.judge.model import program, read_mistakes
-from zerolab.course.judge.verdict import judge
 
 MISTAKES = [
     (lesson, name, says)
@@ -27,6 +25,5 @@ def test_a_mistake_is_told_of_itself(lesson: str, name: str, says: str) -> None:
     exercise = quick(exercises_of(lesson)[name])
     texts = (exercise.mistakes, exercise.stuck, *(score.wastes for score in exercise.scores))
     change = next(known[says] for known in map(read_mistakes, texts) if says in known)
-    cases = drawn(lesson, name, 5)
-    hint = told(judge(exercise, cases, run(exercise, {name: program(exercise.answer[0], change)}, None, cases)))
+    hint = hint_of(says, exercise, program(exercise.answer[0], change), drawn(lesson, name, 5))
     assert says in hint, hint or "it passes"
