@@ -13,6 +13,7 @@ from pathlib import Path
 import pace
 import pytest
 import torch
+from cover import NIGHTLY
 from hypothesis import settings
 
 from zerolab.ranks import forkserver
@@ -24,8 +25,8 @@ sys.path += sorted({str(path.parent) for path in TESTS.glob("*/**/test_*.py")})
 # Small tensors: a second thread only waits, and for long where other tests use the cores.
 torch.set_num_threads(1)
 
-# The same examples every run, so that green stays green; `explore` looks for new ones.
-settings.register_profile("same", derandomize=True, deadline=None)
+# The same examples every run, so that green stays green, and more of them nightly; `explore` looks for new ones.
+settings.register_profile("same", derandomize=True, deadline=None, max_examples=100 if NIGHTLY else 30)
 settings.register_profile("explore", deadline=None, max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 

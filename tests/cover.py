@@ -7,10 +7,18 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import combinations
 from typing import TypeVar
 
+import pytest
+
 NIGHTLY = bool(os.environ.get("ZEROLAB_NIGHTLY"))
 """Whether all is run that a choice stands for elsewhere (`make nightly`)."""
 EVERY_ANSWER = NIGHTLY or bool(os.environ.get("ZEROLAB_EVERY_ANSWER"))
 """Whether each wrong answer in the zoo is tried, as `make quick` does with those to an exercise that changed."""
+
+
+def nightly(why: str) -> pytest.MarkDecorator:
+    """A test that waits for the night, and why it may: what holds its claim by day, or what it takes."""
+    return pytest.mark.skipif(not NIGHTLY, reason=f"{why}; nightly")
+
 
 Run = TypeVar("Run", bound=Hashable)
 

@@ -12,13 +12,14 @@ import shutil
 import signal
 import subprocess
 import time
+from itertools import product
 from pathlib import Path
 
 import born
 import psutil
 import pytest
 from checkpoint_cases import Calls, Run, Way, differing, killed_at, launch_saving, values_of
-from cover import NIGHTLY
+from cover import NIGHTLY, covering
 
 from zerolab.checkpoint import Checkpoints, checkpoints_in, find_latest
 from zerolab.checkpoint.folder import Folder, discard, draft_name
@@ -49,8 +50,12 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     return {step: folder / f"step-{step:08d}" for step in range(1, 13)}
 
 
-@pytest.mark.parametrize("victims", [(0,), (1,), (0, 1)], ids=["rank 0", "rank 1", "every rank"])
-@pytest.mark.parametrize("wait", [True, False], ids=["waiting", "asynchronous"])
+@pytest.mark.parametrize(
+    ("victims", "wait"),
+    covering(
+        [*product([(0,), (1,), (0, 1)], [True, False])], shows=lambda run: [("victims", run[0]), ("wait", run[1])]
+    ),
+)
 def test_a_kill_at_any_call_of_a_save_leaves_the_last_good_checkpoint(
     victims: tuple[int, ...], wait: bool, expected: dict[int, Path], tmp_path: Path
 ) -> None:

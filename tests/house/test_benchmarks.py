@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from cover import NIGHTLY
+from cover import NIGHTLY, nightly
 
 from benchmarks import tiers
 from benchmarks.account import PLACES, RATIO, REST, Clock
@@ -38,12 +38,11 @@ TRAINED = [name for name in CONTENDERS if name not in PARTS]
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("workload", [("nothing", 3), ("llama", 1)])
+@pytest.mark.parametrize("workload", [("nothing", 3), ("llama", 1)][: 1 + NIGHTLY])
 def test_all_contenders_train_the_same_model_on_the_same_batches(workload: tuple[str, int]) -> None:
     """DeepSpeed's AdamW departs where gradients are nearly zero, so it is compared for two steps only."""
     losses, waited = {}, 0.0
-    # The larger model by day with one of each kind.
-    for name in TRAINED if workload[0] == "nothing" or NIGHTLY else ("zerolab 0", "zerolab 3", "DDP", "FSDP2"):
+    for name in TRAINED if NIGHTLY else ("zerolab 0", "zerolab 3", "DDP", "FSDP2"):
         if is_installed(name):
             by_rank = launch(timed, workload, name, 2, ranks=2, collectives="transport", timeout=80, prints="quiet")
             losses[name] = torch.tensor([rank["losses"] for rank in by_rank]).mean(dim=0)
@@ -145,6 +144,7 @@ def test_workloads_are_functions_of_their_seeds() -> None:
         assert all(torch.equal(a, b) for a, b in pairs)
 
 
+@nightly("measures seven configurations")
 def test_row_27_the_seven_configurations_that_guides_rank_are_measured(tmp_path: Path) -> None:
     settings = {"ranks": 2, "model_size": "nano", "seq_len": 16, "batch_size": 4, "max_steps": 3, "world": "lockstep"}
     disk = {name: {"offload_path": tmp_path} if "disk" in of.values() else {} for name, of in RUNS.items()}
@@ -221,6 +221,7 @@ def test_growth_counts_alike_on_real_and_on_virtual_ranks() -> None:
         assert real["sent"] == pytest.approx(times * 4 * point.x / 2, rel=0.02)
 
 
+@nightly("trains at each point; by day growth counts on one")
 @pytest.mark.ranks
 def test_growth_measures_each_point_once_a_round() -> None:
     points = [Point("stack", 2, 2, sweep=sweep, shape=(8, 2, 1)) for sweep in ("units", "virtual")]
@@ -251,6 +252,7 @@ def test_growth_fits_a_line_and_says_how_far_points_are_from_it() -> None:
     assert len(draw(swept).axes) == 4
 
 
+@nightly("trains six ways to time their parts")
 @pytest.mark.ranks
 @pytest.mark.timeout(120)
 def test_the_parts_of_an_account_are_the_step() -> None:

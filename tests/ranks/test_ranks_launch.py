@@ -14,7 +14,7 @@ import psutil
 import pytest
 import rank_functions as functions
 import torch
-from cover import NIGHTLY
+from cover import NIGHTLY, nightly
 
 from zerolab.collectives import Link
 from zerolab.errors import InputError
@@ -187,6 +187,7 @@ def test_a_fork_of_a_process_that_has_launched_may_launch_and_leaves_the_others_
     assert forkserver._server._forkserver_pid == server
 
 
+@nightly("by day a fork launches")
 def test_a_rank_of_a_server_that_was_forked_may_launch(tmp_path):
     process = forkserver.start_process(functions.launches_by_a_forked_server, (str(tmp_path / "seen"),), "forked")
     process.join()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cover import NIGHTLY
+from cover import nightly
 
 from benchmarks.virtual import measure
 from zerolab.apps.cli import main
@@ -85,7 +85,7 @@ def test_what_a_virtual_run_has_not_is_refused(settings: dict[str, Any], words: 
         check_here(RunSpec(**{"world": "virtual", **settings}))
 
 
-@pytest.mark.skipif(not NIGHTLY, reason="runs GPT-3 175B; nightly")
+@nightly("runs GPT-3 175B")
 def test_gpt3_175b_on_1024_ranks_takes_less_than_a_gigabyte() -> None:
     row = measure(3, 1024, "gpt3-175b", ["--vocab-size", "50257", "--seq-len", "2048", "--checkpoint-activations"])
     assert row.megabytes < 1000

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 import torch
-from cover import NIGHTLY, covering
+from cover import covering, nightly
 from torch import nn
 from torch.nn import functional as F
 from zero_cases import Late
@@ -163,7 +163,7 @@ def train_by_inductor(comm):
 COMPILER = shutil.which(os.environ.get("CXX", "g++"))
 
 
-@pytest.mark.skipif(not NIGHTLY, reason="a minute of compiling; nightly")
+@nightly("a minute of compiling")
 @pytest.mark.skipif(COMPILER is None, reason="inductor makes C++ of a graph, and there is no compiler of it here")
 def test_what_inductor_compiles_trains_as_what_is_not_compiled(tmp_path):
     env = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_COMPILE_THREADS": "1"}

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from cover import nightly
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -251,6 +252,7 @@ def test_each_buffer_of_a_figure_is_used_in_turn_and_all_together_are_more_than_
     assert calibration.cold_memory().nbytes >= 48 * 2**20
 
 
+@nightly("a calibration that takes its time")
 @pytest.mark.ranks
 def test_this_machine_is_calibrated_to_figures_that_make_sense(tmp_path):
     machine = calibrate(ranks=1, disk=tmp_path)

@@ -5,6 +5,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from cover import nightly
 
 from benchmarks import published
 from benchmarks.published import ROWS, SOURCES, predict, share_of, speed_of, table
@@ -16,6 +17,7 @@ def test_rows_have_sources_and_shard_data_alone():
     assert ROWS[0].shape.parameters == 6_658_859_008, "as the source counts MPT 7B"
 
 
+@nightly("plans each published row")
 def test_one_row_of_a_gpu_gives_its_share_and_the_others_are_near_enough_in_the_median():
     """Within 15 % in speed, within 5 % in memory; no small model is further off than the README says."""
     rows = [row for row in ROWS if row.gpu == "A100 80GB"]

@@ -13,6 +13,7 @@ from typing import Any
 import born
 import psutil
 import pytest
+from cover import nightly
 
 from zerolab.apps import cli
 from zerolab.apps.cost import calibration
@@ -94,6 +95,7 @@ def test_row_20_two_hosts_of_two_on_a_shaped_wire_end_with_the_bits_of_one_machi
     assert {event["pid"] for event in json.loads(trace.read_text())["traceEvents"]} == {0, 1, 2, 3}
 
 
+@nightly("a calibration that takes its time")
 @pytest.mark.ranks
 def test_row_20_what_a_shaped_wire_takes_of_a_processor_is_measured_on_one(
     shapes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

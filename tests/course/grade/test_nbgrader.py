@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cover import nightly
 
 from zerolab.course.exercises import LESSONS
 from zerolab.course.grade.cells import is_check, read_notebook, role
@@ -51,6 +52,7 @@ def hand_in(course: Path, student: str, folder: Path, lessons: Iterable[str] = L
         shutil.copy(folder / f"{lesson}.ipynb", target)
 
 
+@nightly("a minute of nbgrader starting; by day test_notebooks.py holds cells to its format")
 @pytest.mark.ranks
 @pytest.mark.timeout(600)
 def test_nbgrader_assigns_grades_and_exports_every_exercise(course: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from cover import nightly
 from said import SAID
 
 from zerolab.course import notebooks
@@ -245,6 +246,7 @@ def test_a_refresh_folds_again_what_somebody_ran_and_so_unfolded() -> None:
     assert folded == [{"outputs_hidden": True}, both, {"source_hidden": True}, None]
 
 
+@nightly("runs a notebook twice; by day nbval compares all")
 @pytest.mark.ranks
 @pytest.mark.timeout(100)
 def test_a_refresh_gives_the_same_bytes_twice(tmp_path: Path) -> None:
