@@ -87,7 +87,8 @@ def hint_for_wrong(lesson: str, name: str, source: str, awaited: str) -> str:
 
 
 def until(awaited: str, exercise: Exercise, fn: Callable[..., Any], cases: Sequence[Case]) -> str:
-    """As a worker runs an answer: cases by themselves, and those after another call only where the former hold."""
+    """Case by case, up to the first hint that has the awaited words; those after another call only where the cases by
+    themselves hold, since they are told of only then."""
     seen: list[Observation] = []
     first = by_themselves(cases)
     for part in (first, cases[len(first) :]):
