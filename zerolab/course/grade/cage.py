@@ -3,7 +3,7 @@ endless memory and files. And how such a process is ended with all that it start
 
 Landlock (Linux 5.13 and later) needs no rights: a process gives up what it and all that it starts will never need. It
 may read Python, the system and the package zerolab, not the folders around that: no solutions, no other learner's file.
-It may write in its own folder. From Linux 6.12 on it may send signals to its own descendants only.
+It may write in its own folder, and to /dev/null. From Linux 6.12 on it may send signals to its own descendants only.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def offence(source: str, name: str = "") -> Trouble | None:
         if (inside := getattr(node, "attr", getattr(node, "id", ""))) in _INSIDE:
             return Trouble("OffLimits", f"it uses {inside}: work with what you are given, not from inside Python")
     # What follows a stub takes its place.
-    *_, last = [None, *(node for node in tree.body if getattr(node, "name", "") == name)]
+    *_, last = [None, *(node for node in tree.body if getattr(node, "name", None) == name)]
     # A written class may have a method that its own subclasses are to write.
     left = [one for one in getattr(last, "body", []) if "YOUR CODE HERE" in str(ast.get_source_segment(source, one))]
     return NOT_WRITTEN if any(map(is_blank, [last, *left])) else None
