@@ -35,15 +35,8 @@ def at_once(about: str, lines: str, says: str) -> Hostile:
 
 
 BY_DAY = {
-    *(
-        "never ends",
-        "never ends its loading",
-        "kills itself",
-        "exits at once",
-        "takes all memory",
-        "replaces a function",
-    ),
-    *("leaves a child behind", "sends its group a signal", "writes beside the notebooks", "replaces a function"),
+    *("never ends its loading", "kills itself", "exits at once", "takes all memory", "leaves a child behind"),
+    *("sends its group a signal", "writes beside the notebooks", "replaces a function"),
 }
 """One of each way to do harm, by what it is about; nightly all are tried."""
 EVIL = "class Evil{base}:\n    {members}\nreturn Evil()"
