@@ -6,11 +6,14 @@ from random import Random
 import pytest
 from zoo.trial import hint_for
 
+from zerolab.collectives import Collectives
+from zerolab.collectives.ring import RingCollectives
 from zerolab.course.exercises import exercises_of
 from zerolab.course.grade.cells import grade_id, is_answer, read_notebook
 from zerolab.course.grade.referee import Limits, Verdict, grade
 from zerolab.course.grade.runner import FORGED, understood
 from zerolab.course.grade.submission import compare
+from zerolab.course.grade.tamper import fingerprint, tampered
 from zerolab.course.judge.exercise import with_comm
 
 LESSON = "01_ring_collectives"
@@ -78,6 +81,16 @@ def mended_broadcast(comm, tensor, src):
     return tensor
 """
     assert "nobody left to tell" in hint_for(LESSON, "mended_broadcast", source)
+
+
+@pytest.mark.filterwarnings("ignore:.*reduce_op.* is deprecated")
+@pytest.mark.parametrize("kind", [Collectives, RingCollectives], ids=["in its class", "over it, in a class below"])
+def test_a_method_that_takes_the_place_of_another_is_noticed(
+    kind: type[Collectives], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = fingerprint()
+    monkeypatch.setattr(kind, "isend", kind.irecv)
+    assert tampered(before) == [f"{kind.__module__}.{kind.__name__}.isend"]
 
 
 # What comes back from the process of the answers

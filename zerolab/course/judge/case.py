@@ -128,7 +128,7 @@ def encode(value: Any) -> Any:
         return {"type": f"tensor of {value.numel()} {name}"}
     if isinstance(value, str):
         return legible(value)
-    if isinstance(value, int) and value.bit_length() > MOST_CHARACTERS:  # digits without end
+    if isinstance(value, int) and value.bit_length() > MOST_CHARACTERS:  # 603 digits
         return {"type": f"int of {value.bit_length():,} bits"}
     if isinstance(value, int | float):
         return value
