@@ -76,7 +76,7 @@ def test_a_moment_that_a_step_has_not_is_refused(moment: object) -> None:
 
 
 def test_a_stage_that_is_none_is_refused() -> None:
-    with pytest.raises(InputError, match="there is no stage 4; choose 0 to 3"):
+    with pytest.raises(InputError, match="there is no ZeRO stage 4; choose 0, 1, 2 or 3"):
         SCENES["stages"].picture(stage=4, moment=0)
 
 

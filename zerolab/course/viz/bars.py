@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from zerolab.course.viz.looks import look_of, named
-from zerolab.course.viz.picture import BACKDROP, Picture, legend, panels, text_table
+from zerolab.course.viz.picture import BACKDROP, Picture, check_finite, legend, panels, text_table
+from zerolab.errors import InputError
 
 Values = Mapping[str, Sequence[float]]
 
@@ -21,6 +22,10 @@ def bars(
     """A group of bars for each place, one bar for each name of `measured`; `formula` marks the same names. `kind` is
     what the table calls the bars' values. With `tall` each bar has a row of the table, so that it stays narrow."""
     formula = formula or {}
+    if unknown := formula.keys() - measured.keys():
+        raise InputError(f"the formula of {min(unknown)!r} marks no bar; name some of {', '.join(measured)}")
+    check_finite(measured)
+    check_finite(formula)
     figure, (axes,) = panels(1, 3.2)
     width = 0.8 / len(measured)
     for number, (name, values) in enumerate(measured.items()):

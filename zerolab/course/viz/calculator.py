@@ -77,15 +77,13 @@ def bars(run: RunSpec) -> Frame:
             x, low + 24, f"{figures(most(run) * tick / 4 / GB)}{' GB' if not tick else ''}", words(anchor=anchor)
         )
     drawing.legend([MEMORY[kind] for kind in kinds], LEFT, low + 40, 170, 3, size=14)
-    alt, table = numbers(run)
+    alt, table = numbers(run, runs, books, kinds)
     return Frame(drawing, ("", alt, table))
 
 
-def numbers(run: RunSpec) -> tuple[str, str]:
+def numbers(run: RunSpec, runs: list[RunSpec], books: list[dict[str, float]], kinds: list[str]) -> tuple[str, str]:
     """What the bars show: for who does not see them, and as a table."""
-    runs = runs_of(run)
-    books, totals = [predict_peak(one) for one in runs], [gpu_bytes(one) for one in runs]
-    kinds = [kind for kind in DEVICE if any(book[kind] for book in books)]
+    totals = [gpu_bytes(one) for one in runs]
     head = ["GB a rank", *(f"stage {one.stage}" for one in runs)]
     rows = [[MEMORY[kind].name, *(f"{book[kind] / GB:.2f}" for book in books)] for kind in kinds]
     rows.append(["one GPU", *(f"{total / GB:.2f}" for total in totals)])

@@ -74,10 +74,15 @@ class Drawing:
         self.marks: dict[str, Mark] = {}
 
     def add(self, name: str, shape: str, at: Iterable[float], style: Style, text: str = "") -> None:
-        """A mark. What a later drawing moves has the same name there; without a name it gets one of its own."""
-        name = name or f"{shape}{len(self.marks)}"
+        """A mark. What a later drawing moves has the same name there; without a name it gets that of its place, and so
+        never moves."""
+        mark = Mark(shape, tuple(round(float(number), 1) for number in at), style, text)
+        if not name:
+            name = f"{shape} {text} {mark.at}"
+            while name in self.marks:
+                name += "'"
         assert name not in self.marks, name
-        self.marks[name] = Mark(shape, tuple(round(float(number), 1) for number in at), style, text)
+        self.marks[name] = mark
 
     def text(self, x: float, y: float, text: str, style: Style, name: str = "") -> None:
         if text:
@@ -114,10 +119,11 @@ def draw_mark(axes: Any, mark: Mark, points: float) -> None:
         axes.text(
             *at, mark.text, color=style.fill, fontsize=style.size * points * NARROWER, va="baseline",
             ha={"start": "left", "middle": "center", "end": "right"}[style.anchor],
-            fontweight="bold" if style.bold else "normal", path_effects=rim,
+            fontweight="bold" if style.bold else "normal", path_effects=rim, zorder=1,
         )  # fmt: skip
         return
-    stroke = (0, tuple(length * points for length in style.dash)) if style.dash else "-"
+    # matplotlib multiplies dashes by the line's width.
+    stroke = (0, tuple(length / style.width for length in style.dash)) if style.dash else "-"
     line = {"color": style.line, "linewidth": style.width * points, "linestyle": stroke, "zorder": 1}
     if mark.shape == "line":
         axes.plot(at[::2], at[1::2], **line)
