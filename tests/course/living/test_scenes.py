@@ -168,10 +168,8 @@ def test_no_stop_is_shown_while_a_setting_is_awaited_or_refused(does: str, answe
 
 
 def test_the_still_stays_where_the_scene_has_no_film(ring: Any, tmp_path: Path) -> None:
-    program = (
-        f"(() => {{ const view = viewOf({RING.replace('3', '7')}); return [view.error, view.el.textContent]; }})()"
-    )
-    error, text = answers(program, tmp_path, scene=ring)
+    program = f"(() => {{ const view = viewOf({RING}); return [view.error, view.el.textContent]; }})()"
+    error, text = answers(program, tmp_path, scene=ring | {"films": [{}]})
     assert error and text == "the still"
 
 
@@ -350,6 +348,14 @@ def test_a_steps_boxes_and_memory_are_those_of_a_fresh_run(run: StepRun) -> None
             assert re.search(times, said, re.MULTILINE), span
     assert re.search(rf"^peak, bytes .*\b{fresh.peak.total:,}$", said, re.MULTILINE)
     assert frame.drawing.marks["peak"].at[0] == pytest.approx(30 + 364 * fresh.peak.time / 2.8e-3, abs=0.1)
+
+
+@pytest.mark.parametrize(("latency", "last"), [(5.0, "2500 µs"), (50.0, "µs")])
+def test_the_last_time_on_a_steps_axis_has_the_unit(latency: float, last: str) -> None:
+    marks = step_frames(StepRun(stage=3, latency_us=latency))[0].drawing.marks.values()
+    ticks = [mark for mark in marks if mark.shape == "text" and mark.at[1] == 253]
+    assert [mark.text.endswith(" µs") for mark in ticks] == [False] * (len(ticks) - 1) + [True]
+    assert ticks[-1].text.endswith(last) and ticks[-1].at[0] < 378, "and is not cut"
 
 
 def test_the_largest_part_of_a_peak_is_on_the_device() -> None:

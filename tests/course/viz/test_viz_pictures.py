@@ -25,6 +25,7 @@ from PIL import Image
 
 from zerolab.course import viz
 from zerolab.course.viz import Picture
+from zerolab.course.viz.drawing import Drawing, Style, words
 from zerolab.course.viz.looks import COLOURS, COMPUTING, HATCHES, MEMORY, PALE, ink
 from zerolab.course.viz.picture import DPI, LINE, MOST_RANKS, SHARPER, blank, folded
 from zerolab.memory import KINDS
@@ -124,6 +125,23 @@ def test_a_stored_picture_keeps_the_colours_of_its_areas() -> None:
         there = {to_hex(np.array(colour) / 255).upper() for _, colour in found}
         kinds = [look.colour for look in MEMORY.values() if look.name in picture(name).table]
         assert len(kinds) > 4 and set(kinds) <= there
+
+
+def test_a_still_has_the_dashes_that_the_film_has_whatever_the_width_of_the_line() -> None:
+    for width in (0.6, 4):
+        drawing = Drawing(120, 20)
+        drawing.line((10, 10, 110, 10), Style(line="black", width=width, dash=(10, 10)))
+        pixels = np.asarray(Image.open(io.BytesIO(Picture(drawing.figure(), "a line").png())).convert("L"))
+        dark = pixels.min(0) < 200
+        assert (dark[1:] & ~dark[:-1]).sum() == 5
+
+
+def test_in_a_still_a_later_mark_lies_above_a_text_as_in_the_film() -> None:
+    drawing = Drawing(40, 20)
+    drawing.text(20, 15, "under", words())
+    drawing.box(0, 0, 40, 20, Style("white"))
+    pixels = np.asarray(Image.open(io.BytesIO(Picture(drawing.figure(), "white").png())).convert("L"))
+    assert pixels.min() == 255
 
 
 # Text
