@@ -298,6 +298,24 @@ def test_in_a_film_nothing_moves_that_nobody_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCENES)
+def test_no_mark_lies_outside_its_picture_and_no_text_is_too_small_on_a_phone(name: str) -> None:
+    last = {one.name: one.values[-1] for one in SCENES[name].controls}
+    for chosen in (*few(name, 3), last):
+        drawing = SCENES[name].film(**chosen)[0].drawing
+        for key, mark in drawing.marks.items():
+            at, far = mark.at, mark.at[2:]
+            # 336 pixels of a window of 390 are the picture's.
+            assert mark.shape != "text" or mark.style.size * 336 / drawing.width >= 9, mark.text
+            xs, ys = at[::2], at[1::2]
+            if mark.shape == "rect":
+                xs, ys = (at[0], at[0] + far[0]), (at[1], at[1] + far[1])
+            elif mark.shape == "disc":
+                xs, ys = (at[0] - far[0], at[0] + far[0]), (at[1] - far[0], at[1] + far[0])
+            if (mark.style.fill, mark.style.line) != ("none", "none"):
+                assert min(*xs, *ys) >= 0 and max(xs) <= drawing.width and max(ys) <= drawing.height, key
+
+
+@pytest.mark.parametrize("name", SCENES)
 def test_each_stop_of_a_film_has_words_of_its_own(name: str) -> None:
     for chosen in few(name, 3):
         alts = [frame.words[1] for frame in SCENES[name].film(**chosen) if frame.words]

@@ -15,7 +15,7 @@ from zerolab.flat import Layout, lay_out
 from zerolab.flat.layout import ALIGN, check_count
 from zerolab.zero.table import check_stage
 
-WIDE, LEFT, ROW, BOX, SAVED, TOP = 560, 104, 34, 24, 50, 104
+WIDE, LEFT, ROW, BOX, SAVED, TOP = 520, 104, 34, 24, 50, 104
 LETTER = 8.4
 """Dots of a letter: a part too narrow for its name has none."""
 MOST_SAID = 4
@@ -156,7 +156,7 @@ def _drawn(before: Layout, after: Layout, found: Sequence[RankRead], read: int, 
             drawing.text(LEFT + (first + used) / 2 * scale, SAVED + 17, text, words(14, halo=3))
     drawing.line((0, TOP - 15, WIDE, TOP - 15), Style(line="#777777", width=1))
     for rank in range(after.ranks):
-        drawing.text(LEFT - 6, TOP + ROW * rank + 17, f"rank {rank} reads", words(13, anchor="end"))
+        drawing.text(LEFT - 6, TOP + ROW * rank + 17, f"rank {rank} reads", words(14, anchor="end"))
     for number, one in enumerate(found):
         if one.rank < read + leaves:
             there = one.rank < read

@@ -76,14 +76,14 @@ class Plan:
         slots, ranks = self.layout.slots, self.layout.ranks
         looks = [Look(slot.name, PALE[at % 9], HATCHES[at // 9 % 9]) for at, slot in enumerate(slots)]
         high = TOP + ROW * self.most
-        drawing = Drawing(WIDE, high + 16 * (len(slots) // 3 + 1) + 8)
+        drawing = Drawing(WIDE, high + 17 * (len(slots) // 2 + 1) + 8)
         drawing.text(LEFT, 18, PICTURES[self.at], words(anchor="start"), "title")
         for rank in range(ranks):
             box = self.place(rank * self.layout.shard_numel, rank, self.layout.shard_numel)
             drawing.box(*box, filled(PADDING) if self.at else Style(), f"padding {rank}")
         for rank, slot, piece in self.pieces():
             drawing.box(*self.place(piece.start, rank, piece.numel, slot), filled(looks[slot]), f"piece {rank} {slot}")
-        drawing.legend([*looks, PADDING], 6, high + 4, 172, 3)
+        drawing.legend([*looks, PADDING], 6, high + 4, 257, 2, size=14)
         if self.at:
             for rank, slot, piece in self.pieces():
                 x, y, wide, tall = self.place(piece.start, rank, piece.numel, slot)
