@@ -3,6 +3,7 @@ which hangs on some of the settings only."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import floor, log10
 
 from zerolab.apps.plan import GB, advice, gpu_bytes, predict_peak
@@ -36,6 +37,7 @@ def runs_of(run: RunSpec) -> list[RunSpec]:
     return [at_stage(run, stage) for stage in (run.dtypes or Precision()).stages]
 
 
+@lru_cache(maxsize=64)
 def most(run: RunSpec) -> float:
     """Where the axis ends, in bytes: the next of 1, 2, 4 and 8 times a power of ten."""
     highest = max(map(gpu_bytes, runs_of(run)))

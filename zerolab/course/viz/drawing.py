@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Polygon, Rectangle
 from matplotlib.patheffects import withStroke
 
@@ -126,13 +127,14 @@ def draw_mark(axes: Any, mark: Mark, points: float) -> None:
     stroke = (0, tuple(length / style.width for length in style.dash)) if style.dash else "-"
     line = {"color": style.line, "linewidth": style.width * points, "linestyle": stroke, "zorder": 1}
     if mark.shape == "line":
-        axes.plot(at[::2], at[1::2], **line)
+        axes.add_artist(Line2D(at[::2], at[1::2], **line))
         return
+    # Not add_patch, which spends most of the time on limits that stay as they are.
     line["edgecolor"] = line.pop("color")
-    axes.add_patch(patch(mark, facecolor=style.fill, alpha=style.opacity, linewidth=0))
+    axes.add_artist(patch(mark, facecolor=style.fill, alpha=style.opacity, linewidth=0))
     if style.hatch:
-        axes.add_patch(patch(mark, fill=False, hatch=style.hatch, edgecolor="#444444", linewidth=0))
-    axes.add_patch(patch(mark, fill=False, **line))
+        axes.add_artist(patch(mark, fill=False, hatch=style.hatch, edgecolor="#444444", linewidth=0))
+    axes.add_artist(patch(mark, fill=False, **line))
 
 
 def patch(mark: Mark, **looks: Any) -> Any:
