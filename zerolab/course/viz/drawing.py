@@ -125,16 +125,15 @@ def draw_mark(axes: Any, mark: Mark, points: float) -> None:
         return
     # matplotlib multiplies dashes by the line's width.
     stroke = (0, tuple(length / style.width for length in style.dash)) if style.dash else "-"
-    line = {"color": style.line, "linewidth": style.width * points, "linestyle": stroke, "zorder": 1}
+    line: Any = {"color": style.line, "linewidth": style.width * points, "linestyle": stroke, "zorder": 1}
+    # Not add_patch, which spends most of the time on limits that stay as they are.
     if mark.shape == "line":
         axes.add_artist(Line2D(at[::2], at[1::2], **line))
         return
-    # Not add_patch, which spends most of the time on limits that stay as they are.
-    line["edgecolor"] = line.pop("color")
     axes.add_artist(patch(mark, facecolor=style.fill, alpha=style.opacity, linewidth=0))
     if style.hatch:
         axes.add_artist(patch(mark, fill=False, hatch=style.hatch, edgecolor="#444444", linewidth=0))
-    axes.add_artist(patch(mark, fill=False, **line))
+    axes.add_artist(patch(mark, **line | {"fill": False}))
 
 
 def patch(mark: Mark, **looks: Any) -> Any:
