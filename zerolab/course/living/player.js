@@ -66,14 +66,14 @@ function dial(label, values, value, change) {
 }
 
 /** A box to tick, before its label. */
-function check(label, value, change) {
+function check(label, _, value, change) {
   const box = make("input", { type: "checkbox", checked: value, onchange: () => change(box.checked) });
   return { element: make("label", { class: "check" }, box, label), set: (next) => { box.checked = next; } };
 }
 
 function control({ label, values }, value, change) {
   const kind = typeof values[0] === "boolean" ? check : values.every((one) => typeof one === "number") ? dial : choice;
-  return kind === check ? check(label, value, change) : kind(label, values, value, change);
+  return kind(label, values, value, change);
 }
 
 // Films.
@@ -162,10 +162,8 @@ function render({ model, el }) {
   const verdict = make("p", { class: "verdict", role: "status" });  // stays in sight while the page scrolls under it
   const shown = make("div", { class: "picture", role: "img" });
   const numbers = make("pre", {});
-  const controls = scene.controls.filter(({ values }) => values.length > 1).map((one) => ({
-    name: one.name,
-    ...control(one, settings[one.name], (value) => { settings[one.name] = value; tell(); choose(); }),
-  }));
+  const controls = scene.controls.filter(({ values }) => values.length > 1).map((one) => (
+    { name: one.name, ...control(one, settings[one.name], (value) => { settings[one.name] = value; tell(); choose(); }) }));
   const steps = stop && dial(stop.label, [0], 0, (number) => { pause(); go(stops()[number]); });
   const keys = stop && buttons((what) => {
     if (what === "play") return playing ? pause() : start();
@@ -254,8 +252,7 @@ function render({ model, el }) {
     began ||= now;
     while (at < film.length - 1 && now - began >= film[at].millis) {
       began += film[at].millis;
-      at += 1;
-      if (!CALM.matches || film[at].words.length) go(at);
+      if (film[at += 1].words.length || !CALM.matches) go(at);
     }
     if (at >= film.length - 1) return pause();
     if (!CALM.matches) go(at, (now - began) / film[at].millis);

@@ -98,12 +98,11 @@ def numbers(run: RunSpec, runs: list[RunSpec], books: list[dict[str, float]], ki
 def wall(run: RunSpec, gpu: str) -> Frame:
     """A line where a GPU's memory ends, if the axis is as long."""
     x, low = along(run, GPUS[gpu] * GB), bottom(run)
-    drawing = Drawing(WIDE, low)
-    if x > RIGHT:
-        drawing.text(RIGHT, 38, f"a GPU of {gpu} ends further right", words(anchor="end"), "gpu")
-        return Frame(drawing)
-    drawing.line((x, 44, x, low + 4), WALL, "wall")
-    drawing.text(x, 38, f"a GPU of {gpu}", words(anchor="start" if x < WIDE / 2 else "end"), "gpu")
+    drawing, further = Drawing(WIDE, low), " ends further right" * (x > RIGHT)
+    if not further:
+        drawing.line((x, 44, x, low + 4), WALL, "wall")
+    anchor = words(anchor="start" if x < WIDE / 2 else "end")
+    drawing.text(min(x, RIGHT), 38, f"a GPU of {gpu}{further}", anchor, "gpu")
     return Frame(drawing)
 
 

@@ -197,8 +197,7 @@ def edges_of(window: Window) -> list[float]:
 def shares(sizes: torch.Tensor, window: Window) -> list[float]:
     """Percent of `sizes` (above 0) by outcome."""
     form, scaled = find(window[0]), sizes * window[1]
-    # Half of the smallest number is rounded to the even one of two, 0; and half-way beyond the largest to what would
-    # come next, which only in a format without inf is the odd one.
+    # Half-way goes to the even one: to 0 beside the smallest, and beyond the largest to inf, if there is one.
     lost, beyond = scaled <= form.smallest_subnormal / 2, 1.5 * form.largest - number(form.last - 1, form) / 2
     large = scaled >= beyond if form.infinite else scaled > beyond
     coarse = (scaled < form.smallest_normal) & ~lost

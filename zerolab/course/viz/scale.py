@@ -54,7 +54,6 @@ def loss_scale(steps: Steps, gradients: Sequence[float] = ()) -> Picture:
     that they allow. If they go on, an overflow at the floor has ended the course."""
     figure, (axes,) = panels(1, 3.4)
     scales = [log2(scale) for scale, _ in steps]
-    # A step whose gradient is 0, or not finite, has none.
     limits = [log2(FP16.largest / one) if 0 < one < inf else nan for one in gradients[: len(steps)]]
     axes.stairs(scales, baseline=None, color=ink(PALE[4]), linewidth=2, label="loss scale")
     if limits:

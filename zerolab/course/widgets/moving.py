@@ -35,7 +35,7 @@ class Moving(Stored, AnyWidget):
         self.film = self.drawn.film(**self.controls(settings))
         self.stop(settings)  # one that is not there is refused at once
         super().__init__(scene=self.drawn.described() | {"asks": True}, settings=settings)
-        self.answer = {"name": self.name(settings), **self.encoded()}
+        self.answer = self.answered(settings)
         self.observe(self.follow, names="settings")
 
     def controls(self, settings: dict[str, Any]) -> dict[str, Any]:
@@ -69,11 +69,12 @@ class Moving(Stored, AnyWidget):
             self.film = self.drawn.film(**self.controls(settings))
         except InputError as error:
             return {"name": self.name(settings), "refused": str(error)}
-        return {"name": self.name(settings), **self.encoded()}
+        return self.answered(settings)
 
-    def encoded(self) -> dict[str, Any]:
+    def answered(self, settings: dict[str, Any]) -> dict[str, Any]:
         styles: dict[Style, int] = {}
-        return {"films": [encoded(self.film, styles)], "styles": [*map(shown, styles)]}
+        films = [encoded(self.film, styles)]
+        return {"name": self.name(settings), "films": films, "styles": [*map(shown, styles)]}
 
     def stored(self) -> tuple[str, str]:
         picture = self.picture
