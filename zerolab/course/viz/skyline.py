@@ -60,9 +60,8 @@ class Skyline:
         draw_areas(self.drawing, self.flow, plain, self.across, self.up)
         self.drawing.line((LEFT, TOP, LEFT, BOTTOM, RIGHT, BOTTOM), AXIS)
         self.drawing.text(2, TOP - 7, "MB on rank 0; grey: stage 0", START)
-        for megabytes in range(ceil(self.bytes / 1e6) + 1):
-            if 1e6 * megabytes <= self.bytes:
-                self.drawing.text(LEFT - 4, self.up(1e6 * megabytes) + 4, str(megabytes), END)
+        for megabytes in range(int(self.bytes / 1e6) + 1):
+            self.drawing.text(LEFT - 4, self.up(1e6 * megabytes) + 4, str(megabytes), END)
         each = 500 * ceil(self.seconds / 3e-3)
         ticks = range(0, int(0.95e6 * self.seconds), each)  # the last has room for the unit
         for micros in ticks:
