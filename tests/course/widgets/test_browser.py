@@ -44,6 +44,8 @@ SCENES = {
 }
 """Pictures that move, which a kernel draws as they are asked for."""
 EACH = CALLS | SCENES
+CURRENT = "window.jupyterapp.shell.currentWidget"
+IDLE = f"{CURRENT}?.sessionContext?.session?.kernel?.status == 'idle'"
 PATIENCE = pace.seconds(40)
 """Seconds for one thing to happen on a busy machine."""
 
@@ -155,14 +157,23 @@ def page(request: pytest.FixtureRequest) -> Iterator[Any]:
             page.set_default_timeout(1000 * PATIENCE)
             page.goto(lab.address)
             page.wait_for_selector(".jp-Notebook .jp-CodeCell")
-            page.wait_for_function(
-                "window.jupyterapp.shell.currentWidget.sessionContext?.session?.kernel?.status=='idle'"
-            )
+            page.wait_for_function(IDLE)
             # Not awaited: who looks at a cell's output waits for it.
             page.evaluate("void window.jupyterapp.commands.execute('notebook:run-all-cells')")
             yield page
         finally:
             browser.close()
+
+
+def open_document(page: Any, name: str) -> None:
+    """A notebook of the server in a tab of its own, once its kernel has started."""
+    page.evaluate("path => void window.jupyterapp.commands.execute('docmanager:open', { path })", name)
+    page.wait_for_function(f"{CURRENT}?.context?.path == '{name}' && {IDLE}")
+
+
+def close_document(page: Any) -> None:
+    """Its kernel ends, and its tab is gone."""
+    page.evaluate(f"(async one => {{ await one.sessionContext.shutdown(); one.close(); }})({CURRENT})")
 
 
 def test_the_page_of_make_lab_loads_widgets_and_no_teachers_buttons(lab: Lab) -> None:
@@ -174,23 +185,16 @@ def test_the_page_of_make_lab_loads_widgets_and_no_teachers_buttons(lab: Lab) ->
 def test_a_lesson_that_is_opened_counts_as_unchanged_and_hides_its_answers(page: Any, lab: Lab) -> None:
     lesson = ROOT / "notebooks" / "00_start_here.ipynb"
     shutil.copy(lesson, lab.notebook.parent)
-    opened = page.context.browser.new_page()
-    opened.set_default_timeout(1000 * PATIENCE)
-    opened.goto(lab.address.replace(lab.notebook.name, lesson.name))
-    opened.wait_for_selector(".jp-Notebook .jp-CodeCell")
-    current = "window.jupyterapp.shell.currentWidget"
-    opened.wait_for_function(f"{current}.sessionContext?.session?.kernel?.status=='idle'")
+    open_document(page, lesson.name)
     # JupyterLab writes the kernel's version into a notebook that has another or none.
-    opened.wait_for_function(f"{current}.context.model.toJSON().metadata.language_info?.version")
+    page.wait_for_function(f"{CURRENT}.context.model.toJSON().metadata.language_info?.version")
     # While it is read, once or twice, it counts as changed: both are asked at one moment.
-    named = f"{current}.context?.isReady && {current}.context.model.toJSON().metadata.language_info?.version"
-    idle = f"{current}.sessionContext?.session?.kernel?.status=='idle'"
-    state = opened.wait_for_function(f"{named} && {idle} ? {{changed: {current}.context.model.dirty}} : null")
+    named = f"{CURRENT}.context?.isReady && {CURRENT}.context.model.toJSON().metadata.language_info?.version"
+    state = page.wait_for_function(f"{named} && {IDLE} ? {{changed: {CURRENT}.context.model.dirty}} : null")
     assert state.json_value() == {"changed": False}
     folds = lesson.read_text().count('"outputs_hidden": true')
-    opened.wait_for_function(f"document.querySelectorAll('.jp-OutputPlaceholder').length == {folds}")
-    opened.evaluate(f"{current}.sessionContext.shutdown()")
-    opened.close()
+    page.wait_for_function(f"document.querySelectorAll('.jp-OutputPlaceholder').length == {folds}")
+    close_document(page)
 
 
 def state(widget: Any) -> tuple[str, str]:
@@ -310,20 +314,16 @@ def test_a_widget_fits_into_the_window_with_its_controls_and_its_verdict(page: A
 
 def test_a_saved_notebook_shows_its_pictures_with_a_new_kernel_and_in_html_with_none(page: Any, lab: Lab) -> None:
     def kernel() -> str:
-        return page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.id ?? ''")
+        return page.evaluate(f"{CURRENT}.sessionContext.session?.kernel?.id ?? ''")
 
     first = kernel()
     # Not awaited: a save that asks something ends only with the answer.
     page.evaluate("void window.jupyterapp.commands.execute('docmanager:save')")
-    page.wait_for_function(
-        "!window.jupyterapp.shell.currentWidget.context.model.dirty || document.querySelector('.jp-Dialog')"
-    )
+    page.wait_for_function(f"!{CURRENT}.context.model.dirty || document.querySelector('.jp-Dialog')")
     assert page.locator(".jp-Dialog").all_inner_texts() == []
     assert widget_of(page, "bucket_sliders").is_visible(), "saving takes nothing away from the page"
-    page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
-    page.reload()
-    page.wait_for_selector(".jp-Notebook .jp-CodeCell")
-    page.wait_for_function("window.jupyterapp.shell.currentWidget.sessionContext?.session?.kernel?.status=='idle'")
+    close_document(page)
+    open_document(page, lab.notebook.name)
     assert kernel() not in ("", first)
     for name in EACH:
         image = cell_of(page, name).locator(".jp-OutputArea figure img")
