@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from zerolab.flat.views import fill
 from zerolab.zero.bucket import Bucket, DeviceTier
 from zerolab.zero.reducer import Reducer
 from zerolab.zero.schedule import GatherSchedule, Guards
-from zerolab.zero.step import OptimizerStep, StepResult, measure
+from zerolab.zero.step import OptimizerStep, StepResult, gradient_norm, measure
 from zerolab.zero.table import STAGES, Sharding
 from zerolab.zero.units import GroupOf, find_units, settle_all
 
@@ -51,6 +52,8 @@ class Engine:
     """Why all is refused but a load of a checkpoint (`full_parameters.py`)."""
     limits: Any = None
     """How much stage 3 gathers ahead, and keeps (`limits.py`)."""
+    mesh: Any = None
+    """Along whose other axes the model is sharded (`parallel/`)."""
     scaler: Any = None
     """What scales losses (`precision/scaler.py`), and hears of each step whether it was skipped."""
 
@@ -192,7 +195,7 @@ class Engine:
         self._agree()
         clip_norm, norm_type = self.sharding.clip_norm, self.sharding.norm_type
         scale = None if self.scaler is None else self.scaler.scale
-        result, factor = measure(self.comm, trainable, clip_norm, norm_type, scale)
+        result, factor = measure(partial(self.gradient_norm, trainable), clip_norm, norm_type, scale)
         if not result.skipped:
             self.guards.tell("before_update")
             self.update(factor)
@@ -219,6 +222,10 @@ class Engine:
         self.reducer.remove()
 
     # Parts of a step.
+
+    def gradient_norm(self, buckets: list[Bucket], norm_type: float) -> float:
+        """The norm of what the last backward brought, over all ranks."""
+        return gradient_norm(self.comm, buckets, norm_type)
 
     def check_whole(self) -> None:
         """Raise a StateError if a step, a load or a write has ended half-way."""

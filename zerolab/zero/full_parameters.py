@@ -25,7 +25,7 @@ from zerolab.flat.views import shard_of, view
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.engine import Engine
 from zerolab.zero.guards import ParameterGuard, take_written
-from zerolab.zero.step import check_norm, clip_factor, gradient_norm
+from zerolab.zero.step import check_norm, clip_factor
 from zerolab.zero.stored_step import StoredState, StoredStep
 from zerolab.zero.tiers import Tier, all_hear, changing
 from zerolab.zero.units import Unit, settle_all
@@ -115,7 +115,7 @@ class FullParameters(Engine):
         if not all(bucket.gradients.summed and not bucket.gradients.filled for bucket in buckets):
             raise StateError("there are no reduced gradients to clip; call clip_grad_norm_ after backward(loss)")
         scale = self.loss_scale
-        norm = gradient_norm(self.comm, buckets, norm_type) / scale
+        norm = self.gradient_norm(buckets, norm_type) / scale
         factor = clip_factor(norm, max_norm)
         if factor != 1.0 and norm < float("inf"):
             for bucket in buckets:

@@ -7,7 +7,7 @@ a slice can update it alone, with the same bits as the whole would get.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,6 +19,8 @@ from zerolab.collectives.contract import Collectives
 from zerolab.errors import InputError
 from zerolab.flat.views import address, numbers, values_here
 from zerolab.zero.bucket import Bucket, DeviceTier
+
+Tensor = torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,11 @@ def check_norm(max_norm: float, norm_type: float) -> None:
 @torch.no_grad()
 def gradient_norm(comm: Collectives, buckets: list[Bucket], norm_type: float = 2.0) -> float:
     """The p-norm of the gradients of all buckets over all ranks; NaN where they have no values."""
-    own = _partial(comm, buckets, norm_type)
+    return norm_of_partials(comm, partial_norm(comm, buckets, norm_type), norm_type)
+
+
+def norm_of_partials(comm: Collectives, own: Tensor, norm_type: float) -> float:
+    """The norm of which each rank has its `own` part, added up in rank order."""
     with phase("norm"):
         partials = numbers(comm.all_gather(own), instead=[math.nan] * comm.size)
     if math.isinf(norm_type):
@@ -55,14 +61,15 @@ def clip_factor(norm: float | None, max_norm: float | None) -> float:
 
 
 def measure(
-    comm: Collectives, buckets: list[Bucket], clip_norm: float | None, norm_type: float, scale: float | None = None
+    norm_of: Callable[[float], float], clip_norm: float | None, norm_type: float, scale: float | None = None
 ) -> tuple[StepResult, float]:
-    """Whether to step, which all ranks see alike, and the factor that unscales and clips the gradients."""
+    """Whether to step, which all ranks see alike, and the factor that unscales and clips the gradients, whose norm of
+    each type is asked for."""
     if clip_norm is None and scale is None:
         return StepResult(), 1.0
     scale = 1.0 if scale is None else scale
     # Without clipping the largest gradient is enough to see an overflow.
-    norm = gradient_norm(comm, buckets, float("inf") if clip_norm is None else norm_type) / scale
+    norm = norm_of(float("inf") if clip_norm is None else norm_type) / scale
     clipped = None if clip_norm is None else norm
     # Gradients without values are taken to be finite, and to be clipped.
     if not norm < float("inf") and values_here():
@@ -70,24 +77,30 @@ def measure(
     return StepResult(clipped, False, scale), clip_factor(clipped, clip_norm) / scale
 
 
-def _partial(comm: Collectives, buckets: list[Bucket], norm_type: float) -> torch.Tensor:
-    """This rank's maximum, or its sum of |g|^p, in double precision from piece to piece; [1] on the rank's device."""
-    norms = []
+def partial_norm(
+    comm: Collectives, buckets: list[Bucket], norm_type: float, holders: Mapping[str, int] | None = None
+) -> Tensor:
+    """This rank's maximum, or its sum of |g|^p, in double precision from piece to piece; [1] on the rank's device. A
+    parameter that so many `holders` count, by its name, counts with that part."""
+    norms, counted = [], []
     for bucket in buckets:
         start, _ = bucket.layout.shard(comm.rank)
-        shard = bucket.reduced_shard()
-        pieces = [shard[piece.start - start : piece.stop - start] for piece in bucket.layout.pieces(comm.rank)]
-        norms += [piece.abs() if piece.is_complex() else piece for piece in pieces]
+        shard, pieces = bucket.reduced_shard(), bucket.layout.pieces(comm.rank)
+        parts = [shard[piece.start - start : piece.stop - start] for piece in pieces]
+        norms += [part.abs() if part.is_complex() else part for part in parts]
+        counted += [1 if holders is None else holders[piece.slot.name] for piece in pieces]
     if not norms:
         return torch.zeros(1, dtype=torch.float64, device=comm.device)
     # 16-bit sums would overflow where the gradients do not.
     wide = torch.float64 if any(norm.dtype == torch.float64 for norm in norms) else torch.float32
     each = torch.stack(torch._foreach_norm(norms, norm_type, dtype=wide)).double()
-    whole = each.max() if math.isinf(norm_type) else each.pow(norm_type).sum()
+    if math.isinf(norm_type):
+        return each.max().view(1).to(comm.device)
+    powers = each.pow(norm_type)
+    whole = (powers if holders is None else powers / torch.tensor(counted).to(powers)).sum()
     return whole.view(1).to(comm.device)
 
 
-Tensor = torch.Tensor
 Factory = Callable[..., torch.optim.Optimizer]
 
 

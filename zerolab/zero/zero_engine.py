@@ -102,6 +102,8 @@ class ZeroEngine(FullParameters):
     ) -> None:
         if (lr is None) == (optimizer is None):
             raise InputError(f"lr is {lr!r} and optimizer is {optimizer!r}; give exactly one of the two")
+        if getattr(model, "mesh", None) is not self.mesh:
+            raise InputError("the model is sharded over a mesh; wrap it by GridEngine(model, mesh, ...), of that mesh")
         if clip_norm is not None:
             check_norm(clip_norm, norm_type)
         self.precision = find_precision(precision)
