@@ -5,7 +5,9 @@ from zerolab.lazy import TYPE_CHECKING, import_when_asked
 if TYPE_CHECKING:
     from zerolab.parallel.engine import GridEngine
     from zerolab.parallel.exchange import all_to_all, exchange, maximum
+    from zerolab.parallel.experts import ExpertLayer, MixtureOfExperts
     from zerolab.parallel.mesh import Grid, Mesh
-    from zerolab.parallel.tensor import shard_tensors, unshard
+    from zerolab.parallel.placement import Cut, sharded, unshard
+    from zerolab.parallel.tensor import shard_model
 
 import_when_asked(__name__)

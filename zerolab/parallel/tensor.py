@@ -7,7 +7,7 @@ So attention and feed-forward, which end with a row after columns, each send one
 vocabulary is shared out as rows are: a rank looks up the tokens that it has, and the loss needs three numbers a token
 from the others.
 
-`shard_tensors` changes a model in place, by the names of its modules: there is no second class of model. With
+`shard_model` changes a model in place, by the names of its modules: there is no second class of model. With
 `sequence` the stream between these regions is sharded along the sequence: a norm there sees its rank's tokens alone.
 
 Shoeybi et al., arXiv 1909.08053; sequence parallelism: Korthikanti et al., arXiv 2205.05198.
@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from zerolab.collectives.contract import Collectives
 from zerolab.errors import InputError
-from zerolab.flat.layout import round_up
-from zerolab.parallel.exchange import COPY, GATHER, JOIN, SCATTER, SPLIT, SUM, exchange, maximum, move
+from zerolab.parallel.exchange import COPY, GATHER, JOIN, SCATTER, SPLIT, SUM, exchange, maximum
 from zerolab.parallel.mesh import Mesh
+from zerolab.parallel.placement import shard
 
 SEQUENCE = 1
 """The dim of hidden states [batch, seq, dim] that sequence parallelism shards."""
@@ -36,10 +36,10 @@ class RowLinear(nn.Module):
     """A linear layer whose columns are sharded over tp: a part of x in, the whole sum out, or this rank's tokens of it
     with `sequence`."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, comm: Collectives, sequence: bool) -> None:
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, comm: Collectives, sequence: bool) -> None:
         super().__init__()
         self.comm, self.verbs = comm, SCATTER if sequence else SUM
-        self.weight = shard(weight, comm, 1)
+        self.weight = shard(weight, comm, "tp", 1)
         self.bias = None if bias is None else nn.Parameter(bias.detach())
         if sequence and self.bias is not None:
             add_over(comm, [self.bias])
@@ -102,9 +102,9 @@ class Sharder:
 
     def column(self, name: str, module: Any, parts: int = 1) -> None:
         """Share out the rows of a matrix, of each of its `parts` where it computes several things."""
-        module.weight = shard(module.weight, self.comm, 0, parts)
+        module.weight = shard(module.weight, self.comm, "tp", 0, parts)
         if module.bias is not None:
-            module.bias = shard(module.bias, self.comm, 0, parts)
+            module.bias = shard(module.bias, self.comm, "tp", 0, parts)
 
     def three_columns(self, name: str, module: Any) -> None:
         self.column(name, module, parts=3)
@@ -145,9 +145,7 @@ class Sharder:
     def table(self, weight: Any) -> nn.Parameter:
         """A matrix of the vocabulary, padded to as many rows on each rank."""
         if weight not in self.tables:
-            rows = round_up(len(weight), self.comm.size) - len(weight)
-            table = F.pad(weight.detach(), (0, 0, 0, rows)).requires_grad_(weight.requires_grad)
-            self.tables[weight] = shard(table, self.comm, 0, used=len(weight))
+            self.tables[weight] = shard(weight, self.comm, "tp", 0, pad=True)
         return self.tables[weight]
 
     def put(self, name: str, module: Any) -> None:
@@ -172,47 +170,26 @@ ROLES: dict[str, Callable[[Sharder, str, Any], None]] = {
 """What the modules of LLaMA and GPT-2 are to tensor parallelism, by the last part of their names."""
 
 
-def shard_tensors(model: nn.Module, mesh: Mesh, sequence: bool = False) -> nn.Module:
-    """Shard a language model in place over the axis tp of `mesh`; returns it. Every rank gives the whole model, of
-    which those of the axis's first rank count. `parameter.sharded` says along which dim a parameter is cut: {"tp": 0}.
+def shard_model(model: nn.Module, mesh: Mesh, sequence: bool = False) -> nn.Module:
+    """Shard a language model in place over the axes tp and ep of `mesh`; returns it. Every rank gives the whole model,
+    of which those of the first rank count. `placement.sharded` says how a parameter is cut.
 
     sequence  shard hidden states between the regions along the sequence, so that fewer activations are kept
     """
-    comm = mesh.comms["tp"]
-    check_model(model, comm.size)
+    tp = mesh.comms["tp"]
+    check_model(model, tp.size)
     with torch.no_grad():
-        for parameter in model.parameters():
-            comm.broadcast(parameter.data)
-        sharder = Sharder(model, comm, sequence)
-        for name, module in [*model.named_modules()] if comm.size > 1 else []:
-            if role := ROLES.get(name.rpartition(".")[2]):
+        for axis in ("dp", "tp"):
+            for parameter in model.parameters():
+                mesh.comms[axis].broadcast(parameter.data)
+        sharder = Sharder(model, tp, sequence)
+        for name, module in [*model.named_modules()]:
+            if hasattr(module, "shard_over"):
+                module.shard_over(mesh, sequence and tp.size > 1)
+            elif (role := ROLES.get(name.rpartition(".")[2])) and tp.size > 1:
                 role(sharder, name, module)
     model.mesh = mesh  # type: ignore[assignment]
     return model
-
-
-def shard(tensor: Tensor, comm: Collectives, dim: int, parts: int = 1, used: int | None = None) -> nn.Parameter:
-    """This rank's part of a whole parameter, which says how it was cut; of the dim so much is `used`, not padding."""
-    if tensor.shape[dim] % (parts * comm.size):
-        raise InputError(
-            f"tp {comm.size} does not divide dim {dim} of a parameter of shape {tuple(tensor.shape)}; choose a divisor "
-            "of heads, kv_heads and the feed-forward width"
-        )
-    cut = tensor.detach().unflatten(dim, (parts, comm.size, -1)).select(dim + 1, comm.rank)
-    made = nn.Parameter(cut.flatten(dim, dim + 1).clone(), tensor.requires_grad)
-    made.sharded, made.parts = {"tp": dim}, parts  # type: ignore[attr-defined]
-    made.used = tensor.shape[dim] if used is None else used  # type: ignore[attr-defined]
-    return made
-
-
-@torch.no_grad()
-def unshard(tensor: Tensor, parameter: nn.Parameter, mesh: Mesh) -> Tensor:
-    """The whole of which `tensor`, such as a gradient, is what this rank has beside its `parameter`. A collective."""
-    for axis, dim in getattr(parameter, "sharded", {}).items():
-        parts, size = parameter.parts, mesh.sizes[axis]  # type: ignore[attr-defined]
-        joined = move(tensor, mesh.comms[axis], "all_gather", dim).unflatten(dim, (size, parts, -1))
-        tensor = joined.transpose(dim, dim + 1).flatten(dim, dim + 2).narrow(dim, 0, parameter.used)  # type: ignore[attr-defined]
-    return tensor
 
 
 def add_over(comm: Collectives, parameters: Iterable[nn.Parameter]) -> None:

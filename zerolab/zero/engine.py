@@ -52,8 +52,6 @@ class Engine:
     """Why all is refused but a load of a checkpoint (`full_parameters.py`)."""
     limits: Any = None
     """How much stage 3 gathers ahead, and keeps (`limits.py`)."""
-    mesh: Any = None
-    """Along whose other axes the model is sharded (`parallel/`)."""
     scaler: Any = None
     """What scales losses (`precision/scaler.py`), and hears of each step whether it was skipped."""
 
@@ -73,12 +71,12 @@ class Engine:
         self.stage = sharding.stage
         self.shards_parameters = bool(STAGES[self.stage][0])
         replicas = None if replicate is None else replicate.size
-        self.units = find_units(model, comm.size, units, groups, sharding, replicas)
+        self.units = find_units(model, self.comm_of, units, groups, sharding, replicas)
         self.buckets = [bucket for unit in self.units for bucket in unit.buckets]
         self.guards = Guards([make() for make in guards])
         self.tier = self.make_tier()
         for bucket in self.buckets:
-            bucket.comm, bucket.tier = comm, self.tier
+            bucket.comm, bucket.tier = self.comm_of(bucket.parameters[0]), self.tier
         self.before_setup()
         with phase("setup"), torch.no_grad():
             self.tier.prepare([bucket for unit in self.units for bucket in unit.gathered])
@@ -94,6 +92,10 @@ class Engine:
         self.guards.tell("attach", self)
 
     # What others put something else in the place of.
+
+    def comm_of(self, parameter: nn.Parameter) -> Collectives:
+        """The ranks over which a parameter's states are sharded."""
+        return self.comm
 
     def make_tier(self) -> DeviceTier:
         """Where parameters and gradients are stored."""
@@ -291,11 +293,11 @@ class Engine:
         if flat is None:
             flat = self.comm.allocate(bucket.layout.numel, bucket.dtypes.main)
             fill(flat, bucket.layout, bucket.parameters)
-        return self.of_rank_0(flat)
+        return self.of_rank_0(flat, bucket.comm)
 
     @torch.no_grad()
-    def of_rank_0(self, tensor: torch.Tensor) -> torch.Tensor:
+    def of_rank_0(self, tensor: torch.Tensor, comm: Collectives | None = None) -> torch.Tensor:
         """Overwrite a contiguous tensor with the first rank's values, on every rank; returns it."""
-        for group in filter(None, (self.comm, self.replicate)):
+        for group in filter(None, (comm or self.comm, self.replicate)):
             group.broadcast(tensor)
         return tensor
