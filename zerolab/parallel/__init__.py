@@ -1,4 +1,5 @@
-"""Grids of parallelism: a mesh of ranks, and layers whose parameters are sharded along its axes."""
+"""Grids of parallelism: a mesh of ranks, and layers whose parameters are
+sharded along its axes."""
 
 from zerolab.lazy import TYPE_CHECKING, import_when_asked
 

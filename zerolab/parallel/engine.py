@@ -1,5 +1,5 @@
-"""Training on a mesh: ZeRO over the data-parallel ranks, of a model whose parameters are
-sharded along other axes, too."""
+"""Training on a mesh: ZeRO over the data-parallel ranks, of a model whose
+parameters are sharded along other axes, too."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from zerolab.zero.zero_engine import ZeroEngine
 class GridEngine(ZeroEngine):
     """A `ZeroEngine` on a mesh, with the same settings.
 
-    States are sharded over dp_shard, those of experts over efsdp, and replicated
-    over dp_replicate. Ranks that differ along tp get the same part of a batch.
+    States are sharded over dp_shard, those of experts over efsdp, and
+    replicated over dp_replicate. Ranks that differ along tp get the same part
+    of a batch.
     """
 
-    def __init__(
-        self, model: nn.Module, mesh: Mesh, stage: int, lr: float | None = None, **settings: Any
-    ) -> None:
+    def __init__(self, model: nn.Module, mesh: Mesh, stage: int, lr: float | None = None, **settings: Any) -> None:
         if not hasattr(model, "mesh"):
             model.mesh = mesh  # type: ignore[assignment]
         self.mesh = mesh
@@ -38,7 +37,8 @@ class GridEngine(ZeroEngine):
         return self.mesh.comms["efsdp" if "ep" in sharded(parameter) else "dp_shard"]
 
     def gradient_norm(self, buckets: list[Bucket], norm_type: float) -> float:
-        """The norm over the whole mesh, each element once, with the same bits everywhere."""
+        """The norm over the whole mesh, each element once, with the same bits
+        everywhere."""
         sizes = self.mesh.sizes
         # Each rank counts its own shard, which so many ranks have.
         holders = {
@@ -49,7 +49,8 @@ class GridEngine(ZeroEngine):
         return gradient_norm(self.mesh.world, buckets, norm_type, holders)
 
     def state_dict(self, to: int | None = None, *, main: bool = False) -> dict[str, Tensor]:
-        """The whole model's, put together along every axis; `to` is a rank of the world."""
+        """The whole model's, put together along every axis; `to` is a rank of
+        the world."""
         parameters = dict(self.model.named_parameters(remove_duplicate=False))
         state = {
             name: unshard(value, parameters[name], self.mesh) if name in parameters else value
@@ -66,9 +67,7 @@ class GridEngine(ZeroEngine):
                 own[name] = part_of(own[name], cut, self.mesh.comms[cut.axis])
         return super().load_state_dict(own, strict)
 
-    def check_between_steps(
-        self, what: str, mends: bool = False, publishes: bool = False
-    ) -> None:
+    def check_between_steps(self, what: str, mends: bool = False, publishes: bool = False) -> None:
         if what in ("save", "load", "export") and any(map(sharded, self.model.parameters())):
             raise StateError(
                 f"{what} knows no model that is sharded over {self.mesh.grid} yet; take "

@@ -1,4 +1,5 @@
-"""What ranks of a mesh exchange inside a model: collectives that autograd knows, each with its counterpart in backward.
+"""What ranks of a mesh exchange inside a model: collectives that autograd
+knows, each with its counterpart in backward.
 
     verbs        forward            backward           at the border of a parallel region
     COPY         as it is           all-reduce         every rank uses the tensor for a part of the sum (Megatron's f)
@@ -8,7 +9,8 @@
     SPLIT        own part           all-gather         a tensor that all have becomes one of which each has a part
     JOIN         all-gather         own part
 
-Shoeybi et al., arXiv 1909.08053 (COPY, SUM); Korthikanti et al., arXiv 2205.05198 (GATHER, SCATTER).
+Shoeybi et al., arXiv 1909.08053 (COPY, SUM); Korthikanti et al., arXiv
+2205.05198 (GATHER, SCATTER).
 """
 
 from __future__ import annotations
@@ -31,8 +33,16 @@ JOIN = ("all_gather", "split")
 
 
 def exchange(x: Tensor, comm: Collectives, verbs: tuple[str, str], dim: int = -1) -> Tensor:
-    """Run the first of `verbs` on `x`, and the second on its gradient; `dim` is what ranks cut evenly, or join."""
-    return x if comm.size == 1 else _Exchange.apply(x, comm, verbs, dim)  # type: ignore[no-any-return, no-untyped-call]
+    """Run the first of `verbs` on `x`, and the second on its gradient; `dim`
+    is what ranks cut evenly, or join."""
+    if comm.size == 1:
+        return x
+    made: Tensor = _apply(_Exchange, x, comm, verbs, dim)
+    return made
+
+
+def _apply(function: Any, *given: Any) -> Any:
+    return function.apply(*given)
 
 
 class _Exchange(torch.autograd.Function):
@@ -42,12 +52,12 @@ class _Exchange(torch.autograd.Function):
         return move(x, comm, verbs[0], dim)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *gradient: Tensor) -> Any:
         comm, verb, dim = ctx.rest
-        return move(gradient, comm, verb, dim), None, None, None
+        return move(gradient[0], comm, verb, dim), None, None, None
 
 
-def move(x: Tensor, comm: Collectives, verb: str, dim: int) -> Tensor:
+def move(x: Tensor, comm: Collectives, verb: str, dim: int = 0) -> Tensor:
     """The result of one collective, in memory of its own."""
     if verb in ("reduce_scatter", "split") and x.shape[dim] % comm.size:
         raise InputError(
@@ -73,9 +83,11 @@ def maximum(x: Tensor, comm: Collectives) -> Tensor:
 
 
 def all_to_all(rows: Tensor, comm: Collectives, sent: Sequence[int], received: Sequence[int]) -> Tensor:
-    """Send the first `sent[0]` rows [rows, ...] to rank 0, the next `sent[1]` to rank 1, and so on; returns the rows
-    that came, `received[r]` of them from rank r, in rank order. Gradients go the same ways back."""
-    return _AllToAll.apply(rows, comm, sent, received)  # type: ignore[no-any-return, no-untyped-call]
+    """Send the first `sent[0]` rows [rows, ...] to rank 0, the next `sent[1]`
+    to rank 1, and so on; returns the rows that came, `received[r]` of them
+    from rank r, in rank order. Gradients go the same ways back."""
+    made: Tensor = _apply(_AllToAll, rows, comm, sent, received)
+    return made
 
 
 class _AllToAll(torch.autograd.Function):
@@ -85,8 +97,8 @@ class _AllToAll(torch.autograd.Function):
         return swap(rows, comm, sent, received)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return swap(gradient, *ctx.rest), None, None, None
+    def backward(ctx: Any, *gradient: Tensor) -> Any:
+        return swap(gradient[0], *ctx.rest), None, None, None
 
 
 def swap(rows: Tensor, comm: Collectives, sent: Sequence[int], received: Sequence[int]) -> Tensor:

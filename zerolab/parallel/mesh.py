@@ -1,11 +1,14 @@
-"""A mesh: where each rank of a world stands along the axes of parallelism, and a group of ranks for each axis.
+"""A mesh: where each rank of a world stands along the axes of parallelism,
+and a group of ranks for each axis.
 
     dense     world = pp x dp_replicate x dp_shard x tp
     experts   world = pp x dp_replicate x efsdp x ep x tp        with efsdp = dp_shard / ep
 
-One world is factored twice, the last axis fastest: neighbours share a tensor-parallel group. Expert parallelism lies
-inside data parallelism, as in Megatron-LM: an expert's parameters are on every ep-th of the ranks of `dp_shard`, and
-those are `efsdp`. Two axes are made of others: dp = dp_replicate x dp_shard, and edp = dp_replicate x efsdp.
+One world is factored twice, the last axis fastest: neighbours share a
+tensor-parallel group. Expert parallelism lies inside data parallelism, as in
+Megatron-LM: an expert's parameters are on every ep-th of the ranks of
+`dp_shard`, and those are `efsdp`. Two axes are made of others: dp =
+dp_replicate x dp_shard, and edp = dp_replicate x efsdp.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ AXES = (*dict.fromkeys((*DENSE, *SPARSE)), *JOINED)
 
 @dataclass(frozen=True)
 class Grid:
-    """The sizes of a mesh, and who stands where: plain integers, without a process.
+    """The sizes of a mesh, and who stands where: plain integers, without a
+    process.
 
     pp            stages of the pipeline
     dp_replicate  data-parallel ranks that hold the same shards (the outer axis: between nodes, say)
@@ -85,20 +89,24 @@ class Grid:
         return tuple(first.setdefault(place, rank) for rank, place in enumerate(places))
 
     def group(self, rank: int, axis: str) -> tuple[int, ...]:
-        """The ranks of `rank`'s group along an axis, itself among them, in the order of that axis."""
+        """The ranks of `rank`'s group along an axis, itself among them, in
+        the order of that axis."""
         self.at(rank)
         groups = self.groups(axis)
         return tuple(other for other in range(self.world) if groups[other] == groups[rank])
 
     def __str__(self) -> str:
-        """Its axes that have more than one rank, such as "pp 2 x dp_shard 2"; efsdp beside ep."""
+        """Its axes that have more than one rank, such as "pp 2 x dp_shard 2";
+        efsdp beside ep."""
         named = [f"{axis} {self.sizes[axis]}" for axis in DENSE if self.sizes[axis] > 1] or ["1 rank"]
         return " x ".join(named) + (f" (ep {self.ep}, efsdp {self.sizes['efsdp']})" if self.ep > 1 else "")
 
 
 class Mesh:
-    """This rank's place on a grid: `comms[axis]` are the collectives of its group along each axis, `at[axis]` its
-    number there. Every rank of `comm` makes it, with the same grid. Axes of the same ranks share their collectives."""
+    """This rank's place on a grid: `comms[axis]` are the collectives of its
+    group along each axis, `at[axis]` its number there. Every rank of `comm`
+    makes it, with the same grid. Axes of the same ranks share their
+    collectives."""
 
     def __init__(self, comm: Collectives, grid: Grid) -> None:
         if grid.world != comm.size:

@@ -1,4 +1,5 @@
-"""Which part of a whole parameter a rank has, along an axis of the mesh; and the whole again from its parts."""
+"""Which part of a whole parameter a rank has, along an axis of the mesh; and
+the whole again from its parts."""
 
 from __future__ import annotations
 
@@ -45,8 +46,9 @@ def shard(
     parts: int = 1,
     pad: bool = False,
 ) -> nn.Parameter:
-    """This rank's part of a whole parameter, as a parameter that says how it was
-    cut. What ranks cannot share evenly is padded with zeros, or refused."""
+    """This rank's part of a whole parameter, as a parameter that says how it
+    was cut. What ranks cannot share evenly is padded with zeros, or
+    refused."""
     cut = Cut(axis, dim, parts, parameter.shape[dim])
     if cut.length % (parts * comm.size) and not pad:
         raise InputError(
@@ -71,8 +73,8 @@ def part_of(whole: Tensor, cut: Cut, comm: Collectives) -> Tensor:
 
 @torch.no_grad()
 def unshard(tensor: Tensor, parameter: nn.Parameter, mesh: Mesh) -> Tensor:
-    """The whole of what this rank has a part of: a parameter's own values, or what
-    has its shape, such as a gradient. A collective."""
+    """The whole of what this rank has a part of: a parameter's own values, or
+    what has its shape, such as a gradient. A collective."""
     cut: Cut | None = getattr(parameter, "cut", None)
     if cut is None:
         return tensor

@@ -1,21 +1,26 @@
-"""Tensor parallelism: ranks share each matrix, and two matrices in a row need one sum.
+"""Tensor parallelism: ranks share each matrix, and two matrices in a row need
+one sum.
 
     column   y_r = W_r x              rows of W are shared out: every rank has all of x and makes a part of y
     row      y   = sum_r W_r x_r      columns are: every rank has a part of x, and the parts of y are added up
 
-So attention and feed-forward, which end with a row after columns, each send one sum forward and one backward. The
-vocabulary is shared out as rows are: a rank looks up the tokens that it has, and the loss needs three numbers a token
+So attention and feed-forward, which end with a row after columns, each send
+one sum forward and one backward. The vocabulary is shared out as rows are: a
+rank looks up the tokens that it has, and the loss needs three numbers a token
 from the others.
 
-`shard_model` changes a model in place, by the names of its modules: there is no second class of model. With
-`sequence` the stream between these regions is sharded along the sequence: a norm there sees its rank's tokens alone.
+`shard_model` changes a model in place, by the names of its modules: there is
+no second class of model. With `sequence` the stream between these regions is
+sharded along the sequence: a norm there sees its rank's tokens alone.
 
-Shoeybi et al., arXiv 1909.08053; sequence parallelism: Korthikanti et al., arXiv 2205.05198.
+Shoeybi et al., arXiv 1909.08053; sequence parallelism: Korthikanti et al.,
+arXiv 2205.05198.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,17 +29,18 @@ from torch import Tensor, nn
 
 from zerolab.collectives.contract import Collectives
 from zerolab.errors import InputError
-from zerolab.parallel.exchange import COPY, GATHER, JOIN, SCATTER, SPLIT, SUM, exchange, maximum
+from zerolab.parallel.exchange import COPY, GATHER, JOIN, SCATTER, SPLIT, SUM, exchange, maximum, move
 from zerolab.parallel.mesh import Mesh
 from zerolab.parallel.placement import shard
 
 SEQUENCE = 1
-"""The dim of hidden states [batch, seq, dim] that sequence parallelism shards."""
+"""The dim of hidden states [batch, seq, dim] that sequence parallelism
+shards."""
 
 
 class RowLinear(nn.Module):
-    """A linear layer whose columns are sharded over tp: a part of x in, the whole sum out, or this rank's tokens of it
-    with `sequence`."""
+    """A linear layer whose columns are sharded over tp: a part of x in, the
+    whole sum out, or this rank's tokens of it with `sequence`."""
 
     def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, comm: Collectives, sequence: bool) -> None:
         super().__init__()
@@ -50,7 +56,8 @@ class RowLinear(nn.Module):
 
 
 class VocabularyEmbedding(nn.Module):
-    """A table whose rows, one a token of the vocabulary, are sharded over tp."""
+    """A table whose rows, one a token of the vocabulary, are sharded over
+    tp."""
 
     def __init__(self, weight: nn.Parameter, comm: Collectives, sequence: bool) -> None:
         super().__init__()
@@ -58,12 +65,13 @@ class VocabularyEmbedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         rows, here = own_rows(tokens, len(self.weight), self.comm)
-        return exchange(F.embedding(rows, self.weight) * here.unsqueeze(-1), self.comm, self.verbs, SEQUENCE)
+        vectors = F.embedding(rows, self.weight) * here.unsqueeze(-1)
+        return exchange(vectors, self.comm, self.verbs, SEQUENCE)
 
 
 class VocabularyLoss(nn.Module):
-    """Mean cross-entropy (fp32) of logits of which each rank has those of its part of the vocabulary; without targets
-    all logits."""
+    """Mean cross-entropy (fp32) of logits of which each rank has those of its
+    part of the vocabulary; without targets all logits."""
 
     def __init__(self, vocabulary: int, comm: Collectives) -> None:
         super().__init__()
@@ -73,17 +81,19 @@ class VocabularyLoss(nn.Module):
         if targets is None:
             return exchange(logits, self.comm, JOIN)[..., : self.vocabulary]
         rows = logits.shape[-1]
-        padding = torch.arange(rows, device=logits.device) + self.comm.rank * rows >= self.vocabulary
-        logits = logits.float().masked_fill(padding, -torch.inf)
+        token = torch.arange(rows, device=logits.device) + self.comm.rank * rows
+        logits = logits.float().masked_fill(token >= self.vocabulary, -torch.inf)
         shifted = logits - maximum(logits.amax(-1), self.comm).unsqueeze(-1)
         total = exchange(shifted.exp().sum(-1), self.comm, SUM)
         row, here = own_rows(targets, rows, self.comm)
-        own = torch.where(here, shifted.gather(-1, row.unsqueeze(-1)).squeeze(-1), 0.0)
-        return (total.log() - exchange(own, self.comm, SUM)).mean()
+        found = shifted.gather(-1, row.unsqueeze(-1)).squeeze(-1)
+        wanted = exchange(torch.where(here, found, 0.0), self.comm, SUM)
+        return (total.log() - wanted).mean()
 
 
 def own_rows(tokens: Tensor, rows: int, comm: Collectives) -> tuple[Tensor, Tensor]:
-    """Tokens as numbers of this rank's rows, 0 where they are another's, and where they are its own."""
+    """Tokens as numbers of this rank's rows, 0 where they are another's, and
+    where they are its own."""
     local = tokens - comm.rank * rows
     here = (local >= 0) & (local < rows)
     return local * here, here
@@ -101,7 +111,8 @@ class Sharder:
         self.tables: dict[nn.Parameter, nn.Parameter] = {}
 
     def column(self, name: str, module: Any, parts: int = 1) -> None:
-        """Share out the rows of a matrix, of each of its `parts` where it computes several things."""
+        """Share out the rows of a matrix, of each of its `parts` where it
+        computes several things."""
         module.weight = shard(module.weight, self.comm, "tp", 0, parts)
         if module.bias is not None:
             module.bias = shard(module.bias, self.comm, "tp", 0, parts)
@@ -113,7 +124,8 @@ class Sharder:
         self.put(name, RowLinear(module.weight, module.bias, self.comm, self.sequence))
 
     def region(self, name: str, module: Any) -> None:
-        """Between columns and a row: what comes in, every rank uses for a part of the sum."""
+        """Between columns and a row: what comes in, every rank uses for a
+        part of the sum."""
         module.register_forward_pre_hook(self._entering)
         if hasattr(module, "heads"):
             module.heads //= self.comm.size
@@ -127,7 +139,8 @@ class Sharder:
         add_over(self.comm, module.parameters())
 
     def embedding(self, name: str, module: Any) -> None:
-        """A table of tokens, or a module that adds to its `tokens` what every rank knows."""
+        """A table of tokens, or a module that adds to its `tokens` what every
+        rank knows."""
         if type(module) is nn.Embedding:
             self.put(name, VocabularyEmbedding(self.table(module.weight), self.comm, self.sequence))
             return
@@ -167,12 +180,14 @@ ROLES: dict[str, Callable[[Sharder, str, Any], None]] = {
     "lm_head": Sharder.vocabulary,
     "loss": Sharder.loss,
 }
-"""What the modules of LLaMA and GPT-2 are to tensor parallelism, by the last part of their names."""
+"""What the modules of LLaMA and GPT-2 are to tensor parallelism, by the last
+part of their names."""
 
 
 def shard_model(model: nn.Module, mesh: Mesh, sequence: bool = False) -> nn.Module:
-    """Shard a language model in place over the axes tp and ep of `mesh`; returns it. Every rank gives the whole model,
-    of which those of the first rank count. `placement.sharded` says how a parameter is cut.
+    """Shard a language model in place over the axes tp and ep of `mesh`;
+    returns it. Every rank gives the whole model, of which those of the first
+    rank count. `placement.sharded` says how a parameter is cut.
 
     sequence  shard hidden states between the regions along the sequence, so that fewer activations are kept
     """
@@ -193,13 +208,15 @@ def shard_model(model: nn.Module, mesh: Mesh, sequence: bool = False) -> nn.Modu
 
 
 def add_over(comm: Collectives, parameters: Iterable[nn.Parameter]) -> None:
-    """Add gradients of parameters that all these ranks have, while each of them sees other tokens or heads."""
+    """Add gradients of parameters that all these ranks have, while each of
+    them sees other tokens or heads."""
     for parameter in parameters:
-        parameter.register_hook(lambda gradient: comm.all_reduce(gradient.clone(memory_format=torch.contiguous_format)))
+        parameter.register_hook(partial(move, comm=comm, verb="all_reduce"))
 
 
 def check_model(model: Any, size: int) -> None:
-    """Raise an InputError for what cannot be sharded, or would go wrong without a word."""
+    """Raise an InputError for what cannot be sharded, or would go wrong
+    without a word."""
     config: Any = getattr(model, "config", None)
     if config is None or not isinstance(getattr(model, "loss", None), nn.Module):
         raise InputError(f"{type(model).__name__} is no LLaMA or GPT-2 of zerolab.models; build one to shard tensors")
