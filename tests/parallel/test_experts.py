@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 import torch
 from cover import covering, pairs
-from test_tensor import BATCH, LLAMA, OPTIMIZERS, STEPS, State, batch
+from test_tensor import BATCH, LLAMA, OPTIMIZERS, STEPS, State, batch, perturbed
 
 from zerolab.collectives import Collectives
 from zerolab.parallel import ExpertLayer, Grid, GridEngine, Mesh, MixtureOfExperts, shard_model, unshard
@@ -19,7 +19,9 @@ KINDS = {"one of four": (4, 1), "two of four": (4, 2)}
 
 def model_of(kind: str) -> MixtureOfExperts:
     torch.manual_seed(2)
-    return MixtureOfExperts(LLAMA, *KINDS[kind], coefficient=0.3)
+    model = MixtureOfExperts(LLAMA, *KINDS[kind], coefficient=0.3)
+    perturbed(model)
+    return model
 
 
 @cache

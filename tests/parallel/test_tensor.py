@@ -28,7 +28,7 @@ MODELS = {
     "gpt2": GPT2Config(37, 16, 2, 4, 16, bias=True),
 }
 STEPS, BATCH, SEQ = 5, 8, 8
-OPTIMIZERS = {"sgd": partial(torch.optim.SGD, lr=0.5), "adamw": partial(torch.optim.AdamW, lr=1e-2, eps=1e-3)}
+OPTIMIZERS = {"sgd": partial(torch.optim.SGD, lr=0.1), "adamw": partial(torch.optim.AdamW, lr=1e-2, eps=1e-3)}
 State = dict[str, torch.Tensor]
 
 
@@ -39,11 +39,14 @@ def batch(step: int, start: int = 0, stop: int = BATCH) -> tuple[torch.Tensor, t
 
 def model_of(name: str) -> LanguageModel:
     torch.manual_seed(1)
-    model = build_model(MODELS[name])
-    with torch.no_grad():
-        # Biases that begin as 0 would hide what adds them twice.
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape) * 0.1)
+    return perturbed(build_model(MODELS[name]))
+
+
+@torch.no_grad()
+def perturbed(model: LanguageModel) -> LanguageModel:
+    """Biases that begin as 0 would hide what adds them twice, and norms of an embedding near 0 would blow rounding up."""
+    for parameter in model.parameters():
+        parameter.add_(torch.randn(parameter.shape) * 0.1)
     return model
 
 

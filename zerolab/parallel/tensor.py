@@ -203,7 +203,7 @@ def shard_model(model: nn.Module, mesh: Mesh, sequence: bool = False) -> nn.Modu
                 module.shard_over(mesh, sequence and tp.size > 1)
             elif (role := ROLES.get(name.rpartition(".")[2])) and tp.size > 1:
                 role(sharder, name, module)
-    model.mesh = mesh  # type: ignore[assignment]
+    model.mesh, model.sequence = mesh, sequence and tp.size > 1  # type: ignore[assignment]
     return model
 
 
