@@ -5,10 +5,11 @@
 
 import functools
 import gzip
-import json
+import re
 import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ from zerolab.course.living import scenes
 from zerolab.course.viz.calculator import memory_calculator
 from zerolab.course.viz.reshard import reshard_map
 from zerolab.course.viz.shards import shard_text
+from zerolab.course.viz.skyline import step_frames
+from zerolab.course.viz.stages import TOP
+from zerolab.course.viz.step import StepRun
 from zerolab.flat import lay_out
 from zerolab.run import RunSpec
 
@@ -144,10 +148,10 @@ def test_the_ring_moves_by_its_buttons_its_sliders_and_the_keyboard(browser: Any
     assert verdict.inner_text() == before
     scene.get_by_role("slider", name="ranks").focus()
     tab.keyboard.press("ArrowRight")
-    assert "over 5 ranks, after 0 of 4 steps" in verdict.inner_text()
-    assert all(f"rank {rank}" in scene.locator("svg").first.text_content() for rank in range(5))
+    assert "over 5 ranks, after 1 of 4 steps" in verdict.inner_text()
+    assert all(f"rank {rank}" in scene.locator(".picture").text_content() for rank in range(5))
     scene.get_by_label("collective").select_option("all_reduce")
-    assert "all_reduce over 5 ranks, after 0 of 8 steps" in verdict.inner_text()
+    assert "all_reduce over 5 ranks, after 1 of 8 steps" in verdict.inner_text()
     tab.close()
 
 
@@ -179,34 +183,32 @@ def scene_of(tab: Any, address: str, lesson: str, name: str) -> Any:
     return scene
 
 
+def shown(scene: Any) -> tuple[str, str, str]:
+    """The verdict of a scene, the words for its picture, and its numbers."""
+    words = scene.locator(".picture").get_attribute("aria-label")
+    return scene.locator(".verdict").inner_text(), words, scene.locator("pre").text_content()
+
+
 def test_the_calculator_says_by_keyboard_what_the_planner_says(browser: Any, address: str) -> None:
     tab = browser.new_page()
     scene = scene_of(tab, address, "00_start_here", "memory")
-
-    def shown() -> tuple[str, str, str]:
-        picture = scene.locator(".picture")
-        return (
-            scene.locator(".verdict").inner_text(),
-            picture.get_attribute("aria-label"),
-            scene.locator("pre").text_content(),
-        )
 
     def computed(model: str, **run: Any) -> tuple[str, str, str]:
         picture = memory_calculator(RunSpec(SHAPES[model], **run), "80 GB")
         return picture.verdict, picture.alt, picture.numbers
 
-    assert shown() == computed("GPT-3 175B", ranks=8, stage=3, seq_len=2048)
+    assert shown(scene) == computed("GPT-3 175B", ranks=8, stage=3, seq_len=2048)
     scene.get_by_role("slider", name="stage").focus()
     tab.keyboard.press("ArrowLeft")
     scene.get_by_role("slider", name="ranks").focus()
     tab.keyboard.press("ArrowRight")
     scene.get_by_role("checkbox").focus()
     tab.keyboard.press("Space")
-    assert shown() == computed("GPT-3 175B", ranks=64, stage=2, seq_len=2048, checkpoint_activations=True)
+    assert shown(scene) == computed("GPT-3 175B", ranks=64, stage=2, seq_len=2048, checkpoint_activations=True)
     scene.get_by_role("combobox", name="on the host").select_option("optimizer")
     scene.get_by_role("combobox", name="model").select_option("GPT-2 124M")
     run = {"checkpoint_activations": True, "offload": "optimizer"}
-    assert shown() == computed("GPT-2 124M", ranks=64, stage=2, seq_len=1024, **run)
+    assert shown(scene) == computed("GPT-2 124M", ranks=64, stage=2, seq_len=1024, **run)
     assert "zerolab plan --model" in scene.locator(".about").inner_text()
     tab.close()
 
@@ -239,9 +241,9 @@ def test_the_shard_map_and_resharding_answer_the_keyboard_in_the_words_of_python
     tab.keyboard.press("End")
     assert (said(), scene.locator("pre").text_content()) == shard_text(lay_out(shapes, 4, 64))
     scene.get_by_role("button", name="one step back").press("Enter")
-    assert "end to end in a flat buffer" in scene.locator("svg").first.text_content()
+    assert "end to end in a flat buffer" in scene.locator(".picture").text_content()
     scene.get_by_role("button", name="one step back").press("Enter")
-    assert "attention_norm.weight" in scene.locator("svg").first.text_content()
+    assert "attention_norm.weight" in scene.locator(".picture").text_content()
     scene = scene_of(tab, address, "08_checkpoints", "reshard")
     assert said().startswith("Saved by 4 ranks, loaded by 3 ranks at stages 1 to 3: a rank reads at most 6,720 bytes")
     scene.get_by_role("slider", name="ranks that load").focus()
@@ -418,63 +420,51 @@ def test_a_picture_stays_where_it_is_while_its_moments_go_by(browser: Any, addre
 
 
 @pytest.mark.parametrize("width", [390, 820, 1440])
-def test_the_stages_step_says_what_was_recorded_and_is_gone_through_by_keyboard(
+def test_the_stages_step_says_what_python_says_and_is_gone_through_by_keyboard(
     browser: Any, address: str, width: int
 ) -> None:
-    recorded = json.loads((SITE / "_static" / "living" / "stages.json").read_text())["stages"]
     tab = browser.new_page(viewport={"width": width, "height": 900})
-    tab.goto(f"{address}/index.html")
-    scene = tab.locator('[data-scene="stages"]').first
-    scene.scroll_into_view_if_needed()
-    tab.wait_for_selector('[data-scene="stages"] .verdict')
-    scene.get_by_role("radio", name="2").focus()
-    tab.keyboard.press("ArrowRight")
+    scene = scene_of(tab, address, "../index", "stages")
+    scene.get_by_role("slider", name="stage").press("End")
     slider = scene.get_by_role("slider", name="moment")
-    slider.focus()
+    said = [frame.words for frame in scenes.STEP.film(stage=3) if frame.words]
     for number in (0, 1, 2):
-        tab.keyboard.press("ArrowRight" if number else "Home")
-        moment = recorded[3]["moments"][number]
-        assert scene.locator(".verdict").inner_text() == moment["verdict"]
-        assert scene.locator(".picture").get_attribute("aria-label") == moment["alt"]
-        assert scene.locator("pre").text_content() == moment["table"]
-    assert scene.locator("svg.step .away").count() > 0
-    smallest = "Math.min(...[...document.querySelectorAll('svg.step text')].map(text => 11 * text.getScreenCTM().a))"
-    assert tab.evaluate(smallest) >= 9
+        slider.press("ArrowRight" if number else "Home")
+        assert shown(scene) == said[number]
     tab.close()
 
 
 def test_the_stages_step_plays_and_messages_fly(browser: Any, address: str) -> None:
     tab = browser.new_page()
-    tab.goto(f"{address}/index.html")
-    scene = tab.locator('[data-scene="stages"]').first
-    scene.scroll_into_view_if_needed()
-    tab.wait_for_selector('[data-scene="stages"] .sent')
-    places = set()
+    scene = scene_of(tab, address, "../index", "stages")
+    scene.get_by_role("slider", name="stage").press("End")
+    scene.get_by_role("slider", name="moment").press("Home")
     scene.get_by_label("play").click()
+    times, flying = set(), set()
     for _ in range(8):
-        places.add(scene.locator(".now").get_attribute("x1"))
+        drawn = scene.locator(".picture").inner_html()
+        times.add(re.findall(rf"M([\d.]+) {TOP - 4} ", drawn)[0])
+        flying |= {*re.findall(r'x="([\d.]+)"[^>]*stroke="white"|stroke="white"[^>]* x="([\d.]+)"', drawn)}
         tab.wait_for_timeout(60)
     scene.get_by_label("pause").click()
-    assert len(places) > 2
+    assert len(times) > 2 and len(flying) > 2
     tab.close()
 
 
 def test_the_timelines_axes_stay_while_its_settings_change(browser: Any, address: str) -> None:
-    recorded = json.loads((SITE / "_static" / "living" / "timeline.json").read_text())["runs"]
     tab = browser.new_page(viewport={"width": 390, "height": 900})
-    tab.goto(f"{address}/notebooks/05_zero_3.html")
-    tab.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
-    scene = tab.locator('[data-scene="timeline"]').first
-    scene.scroll_into_view_if_needed()
-    tab.wait_for_selector('[data-scene="timeline"] svg.step')
-    ends = "[...document.querySelectorAll('[data-scene=timeline] text.end')].map(one => one.textContent).join()"
-    axes, settings = {tab.evaluate(ends)}, {"3 overlap prefetch": None}
-    settings |= {"3 overlap": "gather ahead", "3": "reduce during", "3 offload": "on the host"}
-    for key, box in settings.items():
+    scene = scene_of(tab, address, "05_zero_3", "timeline")
+    run, axes = StepRun(), set()
+    for box, change in {
+        "": {},
+        "gather ahead": {"prefetch": False},
+        "reduce during": {"overlap": False},
+        "on the host": {"offload": True},
+    }.items():
         if box:
             scene.get_by_label(box).click()
-        axes.add(tab.evaluate(ends))
-        assert scene.locator(".verdict").inner_text() == recorded[key]["verdict"]
-        assert scene.locator("pre").text_content() == recorded[key]["table"]
+        run = replace(run, **change)
+        axes.add(tuple(scene.locator("svg text[text-anchor=end]").all_text_contents()))
+        assert shown(scene) == step_frames(run)[0].words
     assert len(axes) == 1
     tab.close()

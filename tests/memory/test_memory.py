@@ -13,11 +13,12 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from zerolab.collectives import LocalTransport, build
+from zerolab.collectives import Collectives, LocalTransport, build
 from zerolab.collectives.call import phase, phase_now
 from zerolab.errors import InputError
 from zerolab.flat import BucketPlan, lay_out
 from zerolab.memory import (
+    Sample,
     StateSize,
     Tracker,
     model_labels,
@@ -25,9 +26,10 @@ from zerolab.memory import (
     predict_states,
     track,
 )
+from zerolab.memory.timeline import by_time
 from zerolab.offload import Offload
 from zerolab.precision import PRECISIONS, Precision
-from zerolab.ranks import launch
+from zerolab.ranks import launch, spend
 from zerolab.zero import ZeroEngine
 
 pytestmark = pytest.mark.timeout(110)
@@ -484,3 +486,73 @@ def test_what_runs_on_autograd_s_own_threads_is_of_the_backward_too(monkeypatch:
         engine.backward(loss)
     assert len(tracker.samples) > 10 and {sample.phase for sample in tracker.samples} == {"backward"}
     assert phase_now() == ""
+
+
+# The tracker's clock
+
+
+def test_a_trackers_samples_have_the_time_of_its_clock() -> None:
+    def on_rank(comm: Collectives) -> list[tuple[float, int]]:
+        with Tracker(clock=comm.transport.now) as tracker:
+            spend(1.0)
+            kept = torch.zeros(4)
+            spend(1.0)
+            passing = torch.zeros(2)
+            spend(1.0)
+            del passing
+            spend(1.0)
+            kept.add_(1)
+        return [(sample.time, sample.total) for sample in tracker.samples]
+
+    # A storage is gone when it was let go, not when the next operation comes.
+    assert launch(on_rank, ranks=2, world="lockstep", timeout=30)[0] == [(1.0, 16), (2.0, 24), (3.0, 16)]
+
+
+def test_a_storage_emptied_behind_the_dispatcher_was_so_before_the_rank_waited() -> None:
+    def on_rank(comm: Collectives) -> list[tuple[float, int]]:
+        with Tracker(clock=comm.transport.now) as tracker:
+            whole, other = torch.zeros(4), torch.zeros(1)
+            whole.untyped_storage().resize_(0)
+            # Seen once with another size, a storage is read again after each operation.
+            tracker.now()
+            whole.untyped_storage().resize_(16)
+            spend(1.0)
+            other.add_(1)
+            whole.untyped_storage().resize_(0)
+            spend(1.0)
+            other.add_(1)
+        return [(sample.time, sample.total) for sample in tracker.samples]
+
+    assert launch(on_rank, ranks=2, world="lockstep", timeout=30)[0][-1] == (1.0, 4)
+
+
+def test_without_a_clock_samples_have_no_time() -> None:
+    with Tracker() as tracker:
+        torch.zeros(4).add_(1)
+    assert tracker.samples and {sample.time for sample in tracker.samples} == {0.0}
+
+
+def test_storages_that_outlive_a_failed_launch_are_let_go_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
+    def on_rank(comm: Collectives) -> None:
+        with Tracker(clock=comm.transport.now):
+            kept = torch.zeros(4)
+            comm.all_reduce(kept)
+            if comm.rank:
+                raise ValueError("on purpose")
+            comm.all_reduce(kept)
+
+    with pytest.raises(RuntimeError, match="on purpose"):
+        launch(on_rank, ranks=2, world="lockstep", timeout=30)
+    assert "Exception ignored" not in capfd.readouterr().err
+
+
+def test_samples_by_time_are_the_same_changes_in_the_order_of_the_clock() -> None:
+    # A lane's temporary buffer: late in the order of operations, early on the clock.
+    samples = [
+        Sample(1, "", {"activations": 10}, 0.0),
+        Sample(2, "", {"activations": 30}, 2.0),
+        Sample(3, "", {"activations": 30, "communication_buffers": 5}, 1.0),
+        Sample(4, "", {"activations": 30}, 1.5),
+    ]
+    course = by_time(samples)
+    assert [(sample.time, sample.total) for sample in course] == [(0.0, 10), (1.0, 15), (1.5, 10), (2.0, 30)]

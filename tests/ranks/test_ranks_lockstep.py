@@ -7,6 +7,7 @@ import random
 import sys
 import threading
 import traceback
+from itertools import pairwise
 
 import numpy
 import psutil
@@ -16,7 +17,7 @@ import torch
 
 from zerolab.collectives import Collectives, Link
 from zerolab.errors import DeadlockError, InputError, RankError
-from zerolab.ranks import launch, spend
+from zerolab.ranks import SimulatedCompute, launch, spend
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -284,3 +285,31 @@ def test_a_failed_backward_leaves_no_thread_that_could_outlive_the_interpreter()
         with pytest.raises(RankError):
             launch(fails, ranks=3, world="lockstep")
         assert set(os.listdir("/proc/self/task")) <= before
+
+
+# The pace
+
+
+def test_operations_take_the_longer_of_arithmetic_and_traffic() -> None:
+    def on_rank(comm: Collectives) -> list[float]:
+        one, times = torch.zeros(10, 10), [comm.transport.now()]
+        with SimulatedCompute(comm, gflop_per_s=1e-6, gbyte_per_s=1.0) as slow:
+            one @ one
+        times.append(comm.transport.now())
+        with SimulatedCompute(comm, gflop_per_s=1.0, gbyte_per_s=1e-6):
+            one @ one
+            one.view(-1).detach()
+            torch.empty(10)
+        times.append(comm.transport.now())
+        (span,) = slow.spans
+        assert (span.start, span.stop) == (times[0], times[1])
+        return [stop - start for start, stop in pairwise(times)]
+
+    # 2 * 10^3 operations at 1,000 a second; then three matrices of 400 bytes at 1,000 bytes a second.
+    assert lockstep(on_rank, ranks=2)[0] == pytest.approx([2.0, 1.2])
+
+
+@pytest.mark.parametrize("speeds", [(0, 1), (1, -1)])
+def test_a_pace_that_is_no_speed_is_refused(speeds: tuple) -> None:
+    with pytest.raises(InputError, match="give speeds above 0"):
+        SimulatedCompute(None, *speeds)  # type: ignore[arg-type]

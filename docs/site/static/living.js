@@ -2,21 +2,13 @@
 
 const base = new URL("living/", import.meta.url);
 
-class Model {
-  constructor(values) { this.values = values; this.heard = {}; }
-  get(name) { return this.values[name]; }
-  set(name, value) { this.values[name] = value; (this.heard[`change:${name}`] ?? []).forEach((call) => call()); }
-  on(event, call) { (this.heard[event] ??= []).push(call); }
-  off(event, call) { this.heard[event] = (this.heard[event] ?? []).filter((one) => one !== call); }
-  save_changes() {}
-}
-
 async function mount(el) {
   const [{ default: player }, scene] = await Promise.all([
     import(new URL("player.js", base)),
     fetch(new URL(`${el.dataset.scene}.json`, base)).then((answer) => answer.json()),
   ]);
-  player.render({ model: new Model({ scene, settings: JSON.parse(el.dataset.settings), answer: {} }), el });
+  const values = { scene, settings: JSON.parse(el.dataset.settings), answer: {} };
+  player.render({ model: { get: (name) => values[name], set: () => {}, save_changes: () => {} }, el });
 }
 
 const near = new IntersectionObserver((entries) => {

@@ -34,6 +34,11 @@ def at_once(about: str, lines: str, says: str) -> Hostile:
     return Hostile(about, f"{lines}\ndef {{name}}(*numbers):\n    return 0", says)
 
 
+BY_DAY = {
+    *("never ends its loading", "kills itself", "exits at once", "takes all memory", "leaves a child behind"),
+    *("sends its group a signal", "writes beside the notebooks", "replaces a function"),
+}
+"""One of each way to do harm, by what it is about; nightly all are tried."""
 EVIL = "class Evil{base}:\n    {members}\nreturn Evil()"
 HOSTILE = [
     does("returns a lone surrogate", "return '\\ud800'", ""),
@@ -87,6 +92,8 @@ HOSTILE = [
     does("leaves a thread that never ends", "import threading, time\nthreading.Thread(target=time.sleep, args=(60,))"
          ".start()\nreturn 0", ""),
     does("forbids itself files", "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))\nreturn 0", ""),
+    does("ends by a signal without a name", "import signal\nsignal.raise_signal(40)", "ended by SIG40"),
+    at_once("never ends its loading", "while True: pass", "does not end"),
     at_once("exits when it is loaded", "raise SystemExit", "it calls exit"),
     at_once("interrupts when it is loaded", "raise KeyboardInterrupt", "KeyboardInterrupt"),
     at_once("acts at the end", "import atexit, os\natexit.register(os.kill, os.getppid(), 15)", ""),

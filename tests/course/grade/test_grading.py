@@ -8,16 +8,18 @@ import shutil
 import sys
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
+import psutil
 import pytest
 import torch
 from cover import NIGHTLY
 
 from zerolab.course import generate, notebooks
 from zerolab.course.exercises import LESSONS
-from zerolab.course.grade import CheckFailed, cells, check, checks, cli, runner
+from zerolab.course.grade import CheckFailed, cells, check, checks, cli, run, runner, worker
 from zerolab.course.grade.cells import (
     grade_id,
     is_answer,
@@ -80,7 +82,7 @@ def test_an_exercise_holds_no_answer_no_marker_and_no_output(lesson: str) -> Non
         if is_answer(cell):
             inside = cell.source.split(cells.BEGIN)[1].split(cells.END)[0]
             hidden = [line.strip() for line in inside.splitlines()[1:-1] if len(line.strip()) > 24]
-            assert hidden or grade_id(cell), "an answer without a line to hide"
+            assert hidden, f"{grade_id(cell)} has no line to hide"
             shown = cell_named(exercise, grade_id(cell)).source
             assert not [line for line in hidden if line in shown]
 
@@ -241,6 +243,18 @@ def test_metadata_of_another_kind_are_no_role(role: Any, tmp_path: Path) -> None
     assert all("is missing" in step.refusal for step in steps if step.graded) and any(step.graded for step in steps)
 
 
+@pytest.mark.parametrize("points", [None, "many", [], 10**400, True])
+def test_a_check_whose_points_a_learner_changed_is_put_back(points: Any, solution: nbformat.NotebookNode) -> None:
+    given = role(cell_named(solution, "check_ring_bytes"))
+    given.pop("points") if points is None else given.update(points=points)
+    assert compare(solution, read_notebook(SOLUTION), LESSON).restored == ("check_ring_bytes",)
+
+
+def test_the_source_of_another_lesson_is_refused() -> None:
+    with pytest.raises(InputError, match=r"02_flat_buffers.ipynb is the source of another lesson \(02_flat_buffers\)"):
+        read_submission(EXERCISE, ROOT / "solutions" / "02_flat_buffers.ipynb")
+
+
 def test_a_renamed_file_is_known_by_its_lesson(tmp_path: Path) -> None:
     path = tmp_path / "homework of the week.ipynb"
     path.write_text(EXERCISE.read_text())
@@ -305,7 +319,7 @@ def test_a_terminal_gets_a_bar_that_names_the_exercise(monkeypatch: pytest.Monke
 
 VERDICTS = (
     Verdict("a", 2, (Finding("it runs", True), Finding("bytes", True, "", 7, 8))),
-    Verdict("b", 3, (Finding("it runs", False, "add x | y"), Finding("it is right", None))),
+    Verdict("b", 3, (Finding("it runs", False, "add x | y\nand z"), Finding("it is right", None))),
 )
 
 
@@ -323,10 +337,10 @@ def test_the_report_has_the_shape_of_gradescope() -> None:
              "output": "a\n  ok  it runs\n      scoreboard         yours        target\n"
                        "  ok  bytes             7             8"},
             {"name": "b", "score": 0, "max_score": 3, "status": "failed",
-             "output": "b\n  NO  it runs\n  --  it is right\nadd x | y"},
+             "output": "b\n  NO  it runs\n  --  it is right\nadd x | y\nand z"},
         ],
     }  # fmt: skip
-    assert "| 01 | b | 0 / 3 | add x / y |" in as_markdown([graded("01")])
+    assert "| 01 | b | 0 / 3 | add x / y and z |" in as_markdown([graded("01")]), "a row is one line"
 
 
 def test_several_notebooks_add_up_and_say_which_lesson_is_meant() -> None:
@@ -353,6 +367,45 @@ def test_a_folder_stands_for_the_exercises_in_it(tmp_path: Path) -> None:
         find_notebooks([tmp_path])
 
 
+def test_a_folder_of_learners_folders_is_graded_without_the_copies_that_jupyter_keeps(tmp_path: Path) -> None:
+    handed_in = [tmp_path / student / EXERCISE.name for student in ("ada", "bob")]
+    for path in (*handed_in, tmp_path / "ada" / ".ipynb_checkpoints" / "01-checkpoint.ipynb", tmp_path / ".old.ipynb"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(EXERCISE.read_text())
+    assert find_notebooks([tmp_path]) == handed_in
+
+
+@pytest.mark.parametrize("broken", ["read_submission", "grade"])
+def test_a_folder_with_one_broken_file_grades_the_others(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails_first(*given: Any) -> Any:
+        if tried.append(1) or len(tried) == 1:
+            raise ValueError("40 is not a valid Signals")
+        return real(*given)
+
+    tried: list[int] = []
+    monkeypatch.setattr(run, "grade", lambda *given: VERDICTS)
+    real = getattr(run, broken)
+    monkeypatch.setattr(run, broken, fails_first)
+    assert cli.main([str(EXERCISE), str(SOLUTION), "--json", str(tmp_path / "out.json")]) == 2
+    assert f"{EXERCISE} could not be graded: ValueError: 40 is not a valid" in capsys.readouterr().err
+    assert json.loads((tmp_path / "out.json").read_text())["max_score"] == 5
+
+
+def test_where_the_machine_fails_at_the_first_file_all_that_was_refused_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*given: Any) -> None:
+        raise RankError("the model answer to ring_bytes fails here, too")
+
+    monkeypatch.setattr(run, "grade", fails)
+    (tmp_path / "torn.ipynb").write_text("{")
+    assert cli.main([str(tmp_path / "torn.ipynb"), str(EXERCISE)]) == 2
+    said = capsys.readouterr().err
+    assert "torn.ipynb could not be graded" in said and "ring_bytes fails here, too" in said
+
+
 def test_one_source_is_not_for_two_notebooks(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([str(EXERCISE), str(EXERCISE), "--source", str(SOLUTION)]) == 2
     assert "--source is the source of one notebook" in capsys.readouterr().err
@@ -360,6 +413,32 @@ def test_one_source_is_not_for_two_notebooks(capsys: pytest.CaptureFixture[str])
 
 def test_a_verdict_without_findings_is_no_pass() -> None:
     assert not Verdict("a", 1, ()).passed and not Verdict("a", 1, (Finding("it runs", None),)).passed
+
+
+def test_a_process_that_cannot_be_started_is_told_in_one_sentence_and_leaves_no_pipe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*given: Any) -> None:
+        raise EOFError("unexpected EOF")
+
+    monkeypatch.setattr(runner, "start_process", refused)
+    before = psutil.Process().num_fds()
+    with pytest.raises(RankError, match=r"could not be started \(unexpected EOF\); see whether memory, open files and"):
+        runner.observe_apart(b"", 1)
+    assert psutil.Process().num_fds() == before
+
+
+def test_an_answer_whose_fence_does_not_stand_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends(status: int) -> None:
+        raise SystemExit(status)
+
+    for name, instead in {"settle": print, "fence": lambda folder: False, "version": lambda: 1}.items():
+        monkeypatch.setattr(worker, name, instead)
+    monkeypatch.setattr(worker, "limit", lambda megabytes: pytest.fail("it goes on"))
+    monkeypatch.setattr(worker.gc, "freeze", lambda: None)
+    monkeypatch.setattr(worker.os, "_exit", ends)
+    with pytest.raises(SystemExit, match="1"):
+        worker.main(worker.Cells(LESSON, [], 0, 1), SimpleNamespace(fileno=int), str(tmp_path), {})  # type: ignore[arg-type]
 
 
 # What travels between the two processes
@@ -413,6 +492,27 @@ def test_a_check_prints_the_same_lines_for_every_draw(capsys: pytest.CaptureFixt
     ]
 
 
+def test_what_keeps_a_check_from_judging_is_a_sentence_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: Any) -> None:
+        raise RankError("the model answer to ring_bytes does not come to its end here")
+
+    monkeypatch.setattr(check, "observe_function", lambda *given: [])
+    monkeypatch.setattr(check, "judge", fails)
+    with pytest.raises(CheckFailed, match="ring_bytes could not be checked: the model answer to ring_bytes does not"):
+        checks(LESSON).ring_bytes(good_bytes)
+
+
+def test_a_lambda_that_is_cut_out_of_its_line_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Any] = []
+    answers = {
+        "bytes": lambda numel, itemsize, ranks, rank: 0,
+    }
+    monkeypatch.setattr(check, "observe_function", lambda exercise, fn, cases: ran.append(fn) or [])
+    with pytest.raises(CheckFailed, match="it ended before every case had run"):
+        checks(LESSON).ring_bytes(answers["bytes"])
+    assert ran == [answers["bytes"]]
+
+
 def test_a_check_raises_a_hint_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(CheckFailed, match=r"ring_bytes does not hold yet: .* the meter counts") as caught:
         checks(LESSON).ring_bytes(lambda numel, itemsize, ranks, rank: 0)
@@ -455,25 +555,10 @@ def test_a_claim_with_hints_of_its_own_gives_those() -> None:
     assert next_hint(exercise, "it is fast", failed) == "\nHint 2 of 2: Second.", "counted apart"
 
 
-AGAIN = [
-    (lesson, exercise, claim.text)
-    for lesson in ("07_offloading", "07b_when_it_pays")
-    for exercise in LESSONS[lesson]
-    for claim in (*exercise.claims, *exercise.scores)
-]
-
-
-@pytest.mark.parametrize(("lesson", "exercise", "claim"), AGAIN)
-def test_whoever_fails_in_the_same_way_again_gets_one_more_hint(
-    lesson: str, exercise: Exercise, claim: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(check, "examine", lambda *args: [Finding(claim, False, "it is wrong")])
-    mine, said = checks(lesson), []
-    for _ in range(3):
-        with pytest.raises(CheckFailed) as caught:
-            getattr(mine, exercise.name)(good_bytes)
-        said.append(str(caught.value).partition("it is wrong")[2])
-    assert said[0] == "" and said[1].startswith("\nHint 1 of ") and said[2].startswith("\nHint ") and said[2] != said[1]
+def test_whoever_fails_in_the_same_way_again_and_again_gets_two_hints() -> None:
+    claims = [(one, claim) for of in LESSONS.values() for one in of for claim in (*one.claims, *one.scores)]
+    single = {one.name for one, claim in claims if len({*getattr(claim, "hints", ()), *one.hints}) < 2}
+    assert single == {"in_flight", "accumulate", "clip_", "MendedBackward"}, "of these one says all"
 
 
 def unwritten(numel: int, itemsize: int, ranks: int, rank: int) -> int:
@@ -492,11 +577,17 @@ def test_what_is_not_written_yet_is_told_before_any_process_starts(monkeypatch: 
         )
 
 
+STUB = "        raise NotImplementedError"
+
+
 @pytest.mark.parametrize(
     ("source", "blank"),
     [
         ("def f(x):\n    'It is due.'\n    # YOUR CODE HERE\n    raise NotImplementedError()", True),
-        ("class f:\n    def a(self):\n        return 1\n    def b(self):\n        raise NotImplementedError", True),
+        ("class f:\n    def a(self): return 1\n    def b(self):\n        # YOUR CODE HERE\n" + STUB, True),
+        ("class f:\n    def a(self):\n        return 1\n    def b(self):\n        raise NotImplementedError", False),
+        ("def f(x):\n    # YOUR CODE HERE\n    raise NotImplementedError()\ndef f(x):\n    return x", False),
+        ("def f(x):\n    return x\ndef f(x):\n    # YOUR CODE HERE\n    raise NotImplementedError()", True),
         ("def f(x):\n    return x\n    raise NotImplementedError()", False),
         ("def f(x):\n    if x: raise NotImplementedError()\n    return x", False),
         ("class Base:\n    def a(self): raise NotImplementedError()\nclass f(Base):\n    pass", False),
@@ -530,6 +621,11 @@ def test_a_clock_that_ran_out_while_others_computed_is_wound_again(monkeypatch: 
     seen = observe.observe(exercise, good_bytes, exercise.cases(Random(0))[0])
     assert seen.trouble is not None and seen.trouble.kind == "TimeOut"
     assert tried == [observe.CASE_SECONDS, 4 * observe.CASE_SECONDS]
+    tried.clear()
+    two = exercise.drawn(0)[-2:]
+    next(observe.observe_series(exercise, b"", two[1:]))
+    calls = sum(case.ranks for case in (two[1].before, two[1]))  # one process makes the calls of all ranks
+    assert tried == [calls * observe.CASE_SECONDS, 4 * calls * observe.CASE_SECONDS]
 
 
 def test_a_check_refuses_what_is_no_function_and_names_its_exercises() -> None:

@@ -1,17 +1,19 @@
 """Answers that try to get their points without the work, or to bring the grader down."""
 
-import sys
 from pathlib import Path
 from random import Random
 
 import pytest
 from zoo.trial import hint_for
 
+from zerolab.collectives import Collectives
+from zerolab.collectives.ring import RingCollectives
 from zerolab.course.exercises import exercises_of
 from zerolab.course.grade.cells import grade_id, is_answer, read_notebook
 from zerolab.course.grade.referee import Limits, Verdict, grade
 from zerolab.course.grade.runner import FORGED, understood
 from zerolab.course.grade.submission import compare
+from zerolab.course.grade.tamper import fingerprint, tampered
 from zerolab.course.judge.exercise import with_comm
 
 LESSON = "01_ring_collectives"
@@ -33,14 +35,9 @@ def test_every_right_way_to_a_mean_passes(last: str, seed: int) -> None:
     assert hint_for(LESSON, "ring_all_reduce", MEAN.format(first="tensor", last=last), seed) == ""
 
 
-def test_a_right_mean_that_takes_a_second_tensor_is_told_so_by_the_scoreboard() -> None:
-    hint = hint_for(LESSON, "ring_all_reduce", MEAN.format(first="tensor", last="whole / comm.size"))
-    assert "average=True: bytes held at the worst moment" in hint
-
-
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("last", ["whole // comm.size", "whole / comm.size / comm.size"])
-def test_a_wrong_mean_is_told_apart_from_a_wrong_sum(last: str, seed: int) -> None:
+def test_a_wrong_mean_is_told_apart_from_a_wrong_sum(seed: int) -> None:
+    last = "whole / comm.size / comm.size"
     hint = hint_for(LESSON, "ring_all_reduce", MEAN.format(first="tensor", last=last), seed)
     told = ("the sums are right", "returned the mean", "only rank 0", "average=True: rank 0 returned a tensor with")
     assert any(part in hint for part in told), hint
@@ -60,15 +57,6 @@ def ring_all_gather(comm, shard, numel):
         if exercise.run is with_comm and name != "ring_all_gather":
             numels = [(case.args[0][0].numel(), case.ranks) for case in exercise.cases(Random(0))]
             assert any(numel < ranks for numel, ranks in numels), name
-
-
-def test_bytes_are_whole_numbers() -> None:
-    source = """
-def ring_bytes(numel, itemsize, ranks, rank):
-    edges = [chunk_bounds(numel, ranks, one % ranks) for one in (rank, rank + 1)]
-    return 1.0 * (2 * numel - sum(stop - start for start, stop in edges)) * itemsize * (ranks > 1)
-"""
-    assert "and a whole number is due" in hint_for(LESSON, "ring_bytes", source)
 
 
 def test_nobody_is_told_of_one_rank_who_runs_on_two() -> None:
@@ -95,6 +83,16 @@ def mended_broadcast(comm, tensor, src):
     assert "nobody left to tell" in hint_for(LESSON, "mended_broadcast", source)
 
 
+@pytest.mark.filterwarnings("ignore:.*reduce_op.* is deprecated")
+@pytest.mark.parametrize("kind", [Collectives, RingCollectives], ids=["in its class", "over it, in a class below"])
+def test_a_method_that_takes_the_place_of_another_is_noticed(
+    kind: type[Collectives], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = fingerprint()
+    monkeypatch.setattr(kind, "isend", kind.irecv)
+    assert tampered(before) == [f"{kind.__module__}.{kind.__name__}.isend"]
+
+
 # What comes back from the process of the answers
 
 
@@ -110,6 +108,8 @@ def mended_broadcast(comm, tensor, src):
         b'[{"records": [{"x": 1}], "trouble": null, "seconds": 0, "printed": ""}]',
         b'[{"records": [], "trouble": {"kin": 1}, "seconds": 0, "printed": ""}]',
         b'{"trouble": 7}\n',
+        b'[{"records": [], "trouble": null, "seconds": NaN, "printed": ""}]',
+        b'[{"records": [], "trouble": null, "seconds": Infinity, "printed": ""}]',
         b"\xff\n",
     ],
 )
@@ -152,17 +152,3 @@ def test_forged_reports_bring_no_points_and_an_end(answer: str) -> None:
     verdicts = graded(answer)
     assert not any(verdict.passed for verdict in verdicts.values())
     assert verdicts["chunk_bounds"].hint
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="asks for fork and setsid")
-@pytest.mark.ranks
-@pytest.mark.timeout(60)
-def test_an_answer_that_would_leave_a_child_behind_is_refused() -> None:
-    answer = """
-import torch
-if torch.os.fork() == 0:
-    torch.os.setsid()
-    torch.os.system("sleep 15")
-torch.os.kill(torch.os.getpid(), 9)
-"""
-    assert "os.fork: an answer starts no process" in graded(answer)["chunk_bounds"].hint

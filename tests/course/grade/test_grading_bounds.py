@@ -54,6 +54,7 @@ def test_the_answer_that_the_others_change_is_right() -> None:
         "import traceback\ntry: int('no')\nexcept ValueError: assert 'no' in traceback.format_exc()",
         "import threading\nthread = threading.Thread(target=len, args=([],))\nthread.start()\nthread.join()",
         "import inspect\nassert list(inspect.signature(len).parameters) == ['obj']",
+        "import sys\nif sys.platform == 'linux': open('/proc/self/status').close()",
     ],
 )
 def test_names_alone_are_no_offence(inside: str) -> None:
@@ -124,6 +125,7 @@ def test_what_the_exercise_is_to_build_may_not_be_imported(source: str, says: st
         ("try: 1 / 0\nexcept ZeroDivisionError as error: error.__traceback__.tb_frame", "tb_frame: work with"),
         ("open('shared.txt', 'w')", "open (shared.txt): an answer has no need of files"),
         ("open('/etc/passwd')", "open (/etc/passwd): an answer has no need of files"),
+        ("open('/proc/self/root/etc/passwd')", "open (/proc/self/root/etc/passwd): an answer has no need of files"),
         ("import pathlib\npathlib.Path('x').write_text('y')", "no need of files"),
         ("import os\nos.listdir('/')", "os.listdir (/): an answer has no need of files"),
         ("import tempfile\ntempfile.mkstemp()", "no need of files"),

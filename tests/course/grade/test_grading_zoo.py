@@ -14,7 +14,7 @@ import torch
 from cover import EVERY_ANSWER, NIGHTLY
 from zoo import ZOO, Wrong, house_of, wrong_file
 from zoo.answers import changed, everywhere, model, solution
-from zoo.ring_collectives.hostile import GREEDY, HOSTILE
+from zoo.ring_collectives.hostile import GREEDY
 from zoo.trial import NAMES, findings, hint_for_wrong, model_names, quick
 
 from zerolab.course.exercises import LESSONS, exercises_of
@@ -111,7 +111,8 @@ def test_cases_have_1_to_4_ranks_and_are_drawn_anew(lesson: str, name: str) -> N
     first, second = (exercise.cases(Random(seed)) for seed in (1, 2))
     assert {case.ranks for case in first} >= {1, 2, 3, 4} or not speaks(lesson, name)
     assert str(first) != str(second), "each seed draws anew"
-    assert [case.about for case in first if case.board] == [case.about for case in second if case.board]
+    boards = [[*map(shapes, case.args)] for cases in (first, second) for case in cases if case.board]
+    assert boards[: len(boards) // 2] == boards[len(boards) // 2 :], "what fills the scoreboard has the same sizes"
     assert bool(exercise.scores) == any(case.board for case in first)
     if speaks(lesson, name):
         assert any(case.world == "processes" for case in first)
@@ -156,6 +157,10 @@ def leaves(value: Any) -> list[torch.Tensor]:
     )
 
 
+def shapes(value: Any) -> list[torch.Size]:
+    return [leaf.shape for leaf in leaves(value)]
+
+
 @pytest.mark.parametrize(("lesson", "name"), NAMES)
 def test_data_differ_by_rank_and_sizes_do_not_divide_in_every_exercise_whose_ranks_have_data(
     lesson: str, name: str
@@ -182,16 +187,6 @@ def graded(answers: dict[str, str], limits: Limits) -> list[Verdict]:
         if is_answer(cell):
             cell.source = answers.get(grade_id(cell), cell.source)
     return grade(compare(handed_in, solution(LESSON), LESSON), seed=3, limits=limits)
-
-
-@pytest.mark.ranks
-@pytest.mark.timeout(110)
-def test_hostile_answers_fail_alone_and_leave_the_others_their_points() -> None:
-    verdicts = graded({wrong.exercise: wrong.source for wrong in HOSTILE}, Limits(seconds=6, memory_mb=2048))
-    hints = {verdict.name: verdict.hint for verdict in verdicts}
-    for wrong in HOSTILE:
-        assert wrong.hint in hints[wrong.exercise], wrong.name
-    assert {verdict.name for verdict in verdicts if verdict.passed} == {"chunk_bounds", "ring_bytes"}
 
 
 WRONG_BOUNDS = "def chunk_bounds(numel, ranks, rank):\n    return rank, rank + 1"

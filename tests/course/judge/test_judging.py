@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +11,16 @@ import pytest
 import torch
 
 from zerolab.collectives import Collectives
-from zerolab.course.judge.case import MOST_ELEMENTS, Case, Observation, Record, decode, encode
+from zerolab.course.judge import model
+from zerolab.course.judge.case import MOST_ELEMENTS, Case, Observation, Other, Record, Trouble, decode, encode
 from zerolab.course.judge.claims import each_rank, most, never
-from zerolab.course.judge.exercise import Claim, Exercise, alone
+from zerolab.course.judge.exercise import Claim, Exercise, Score, alone
 from zerolab.course.judge.model import Gives, program, read_mistakes
-from zerolab.course.judge.observe import observe_all
+from zerolab.course.judge.observe import observe_all, warm_up
 from zerolab.course.judge.promise import in_words, keeps
 from zerolab.course.judge.same import alike
 from zerolab.course.judge.verdict import judge
+from zerolab.errors import RankError
 
 CASE = Case([(4,), (6,)], about="on 2 ranks, 4 and 6")
 
@@ -164,6 +167,7 @@ def test_values_are_alike_in_kind_and_not_only_in_size() -> None:
     assert alike([1, [2, None]], (1, (2, None))) and not alike([1], [1, 2])
     assert not alike(True, 1) and not alike(1, True) and not alike(1.0, 1) and not alike(1, 1.0)
     assert alike(1, 1.0, 1e-9) and not alike(1.1, 1.0, 1e-9)
+    assert not alike(True, 1.0, 1e-9) and not alike([True], [1.0], 1e-5) and not alike(10**400, 1.0, 1e-9)
 
 
 @pytest.mark.parametrize(("drift", "said"), [(1e-15, ""), (1e-3, "what stays from call to call?")])
@@ -179,6 +183,52 @@ def test_a_second_call_may_differ_in_the_last_bits_of_a_number_and_no_more(drift
     findings = judge(exercise, cases, list(observe_all(exercise, drifting, cases)))
     assert said in findings[-1].hint and bool(findings[-1].hint) == bool(said)
     assert [finding.holds for finding in findings[:-1]] == [True] * (len(findings) - 1)
+
+
+def test_what_only_a_third_call_meets_is_laid_on_no_pair_of_calls() -> None:
+    calls: list[float] = []
+
+    def third(number: float) -> float:
+        if calls.append(number) or len(calls) == 3:
+            raise KeyError("full")
+        return number / 2
+
+    exercise = replace(HALF, cases=lambda rng: [Case([(float(number),)]) for number in range(4)])
+    cases = exercise.drawn(0)
+    said = judge(exercise, cases, list(observe_all(exercise, third, cases)))[-1].hint
+    assert said.startswith("in one of 4 calls, one after the other: rank 0 raised KeyError: 'full'")
+
+
+def test_of_a_call_that_ran_out_of_time_it_is_not_said_that_something_stays() -> None:
+    cases = [replace(CASE, before=CASE)]
+    for kind, stays in (("TimeOut", False), ("KeyError", True)):
+        found = judge(HALF, cases, [Observation(trouble=Trouble(kind, "the ranks did not finish within 8 s"))])
+        assert ("what stays from call to call?" in found[-1].hint) is stays
+
+
+def test_a_model_answer_that_does_not_end_is_no_fault_of_the_learners(monkeypatch: pytest.MonkeyPatch) -> None:
+    met = Observation(trouble=Trouble("TimeOut", "the ranks did not finish within 16 s"))
+    monkeypatch.setattr(model, "observe", lambda *given, **named: met)
+    with pytest.raises(RankError, match=r"the model answer to sums does not come to its end here .*16 s"):
+        judge(SUMS, [replace(ROWS)], [seen(*ROWS.args)])
+
+
+def test_what_was_alive_before_a_check_may_be_collected_after_it() -> None:
+    before = gc.get_freeze_count()
+    warm_up.cache_clear()
+    warm_up()
+    assert gc.get_freeze_count() == before
+
+
+def test_a_scoreboard_that_no_case_fills_is_the_authors_mistake() -> None:
+    score = Score("bytes", most("left"), None, "look")
+    with pytest.raises(AssertionError, match="half needs a case with board=True"):
+        replace(HALF, cases=lambda rng: [Case([(1.0,)])], scores=(score,)).drawn(0)
+
+
+def test_what_steers_a_terminal_is_spelled_out() -> None:
+    said = Trouble("ValueError", "\x1b[2Jall\ris \x9b0m well\x00\x7f\ud800\n\té").message
+    assert said == "\\x1b[2Jall\\ris \\x9b0m well\\x00\\x7f\\ud800\n\té"
 
 
 def test_a_result_that_a_second_call_changes_is_seen() -> None:
@@ -201,3 +251,4 @@ def test_numbers_and_arrays_of_numpy_are_plain_data_and_large_ones_a_type() -> N
     value = (np.int64(3), np.float32(0.5), np.bool_(True), np.array([[1.0], [2.0]]))
     assert decode(encode(value)) == [3, 0.5, True, [[1.0], [2.0]]]
     assert encode(np.zeros(MOST_ELEMENTS + 1)) == {"type": "ndarray"}
+    assert decode(encode({2**2001: 1})) == Other("dict") and decode(encode({7: 1, "a": 2})) == {7: 1, "a": 2}

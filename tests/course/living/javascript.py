@@ -10,6 +10,8 @@ import pytest
 
 from zerolab.course import living
 
+DOM = Path(__file__).with_name("dom.js")
+
 
 def answers(expression: str, folder: Path, **given: object) -> Any:
     """What an expression gives in the player's module, `given` being its variables. Skips where there is no node."""
@@ -17,7 +19,7 @@ def answers(expression: str, folder: Path, **given: object) -> Any:
     if command is None:
         pytest.skip("no node to run JavaScript with")
     reads = (f"const {name} = JSON.parse(readFileSync('{name}.json'));" for name in given)
-    program = ['import { readFileSync } from "node:fs";', living.player(), *reads]
+    program = ['import { readFileSync } from "node:fs";', DOM.read_text(), living.player(), *reads]
     (folder / "program.mjs").write_text("\n".join([*program, f"console.log(JSON.stringify({expression}));"]))
     for name, value in given.items():
         (folder / f"{name}.json").write_text(json.dumps(value))

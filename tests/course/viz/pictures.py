@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
+from cover import NIGHTLY
 
 from zerolab.apps.plan import SHAPES
 from zerolab.collectives import Link, Span
@@ -83,7 +84,7 @@ NUMBERS = [
     (-1.00135803e-5, "bf16"), (-9.9999e-6, "fp32"), (-1.2345e-30, None), (123456789, "fp32"),
 ]  # fmt: skip
 CROWDED: Mapping[str, Callable[[], Picture]] = {
-    **{f"{value} {zoom}": partial(viz.number_line, value, zoom) for value, zoom in NUMBERS},
+    **{f"{value} {zoom}": partial(viz.number_line, value, zoom) for value, zoom in NUMBERS[:: 1 if NIGHTLY else 3]},
     **{f"windows {span}": partial(windows_of, *span) for span in [(-45, -4), (-3, 30), (-140, 120), (0, 1)]},
     **{f"scale {name}": partial(scale_of, name, -12, LossScaler(32, 5)) for name in COURSES},
     **{f"walk {sizes}": partial(viz.offload_pipeline, *sizes, 2, 0.5, 3) for sizes in [(1, 1), (12, 4), (40, 3)]},

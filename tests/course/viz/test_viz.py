@@ -40,10 +40,10 @@ def test_a_shard_map_shows_each_ranks_pieces_to_scale_and_in_its_table() -> None
     marks = shard_frames(layout)[-1].drawing.marks
     # Eight elements are as wide as the row. Padding is crossed and lies beneath: what no parameter covers can be seen.
     row = marks["padding 0"]
-    assert row.style.hatch == "xx" and [*marks].index("padding 1") < [*marks].index("0 0")
+    assert row.style.hatch == "xx" and [*marks].index("padding 1") < [*marks].index("piece 0 0")
     drawn = {name: (mark.at[0] - row.at[0], mark.at[2]) for name, mark in marks.items() if mark.shape == "rect"}
-    assert drawn["0 0"] == pytest.approx((0, row.at[2] * 6 / 8), abs=0.1)
-    assert drawn["1 1"] == pytest.approx((0, row.at[2] * 3 / 8), abs=0.1)
+    assert drawn["piece 0 0"] == pytest.approx((0, row.at[2] * 6 / 8), abs=0.1)
+    assert drawn["piece 1 1"] == pytest.approx((0, row.at[2] * 3 / 8), abs=0.1)
     assert "7 of all are padding" in picture.alt
 
 
@@ -64,6 +64,10 @@ def test_the_bucket_explorer_prices_each_size_by_the_links_formula() -> None:
     assert rows["1,024"][1:3] == ["(chosen)", "2"]
     assert rows["4,096"][1] == "1"
     assert float(rows["4,096"][2]) < float(rows["256"][2])
+    # Of one bucket at a time the largest, of three all.
+    assert rows["256"][3] == f"{4 * max(lengths) / 1e6:.2f}"
+    three = bucket_explorer(shapes, 2, link, 256, in_flight=3).table.splitlines()[2].split()
+    assert three[-1] == f"{4 * sum(lengths) / 1e6:.2f}" != rows["256"][3]
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])

@@ -1,5 +1,6 @@
 """The picture of a checkpoint that is loaded: what it counts is what a load reads."""
 
+import re
 from itertools import product
 from pathlib import Path
 
@@ -9,7 +10,9 @@ from torch import nn
 
 from zerolab import ZeroEngine
 from zerolab.checkpoint import Checkpoints
-from zerolab.course.viz.reshard import MOST_RANKS, readings, reshard_map
+from zerolab.course.viz.looks import PALE
+from zerolab.course.viz.picture import MOST_RANKS
+from zerolab.course.viz.reshard import LEFT, ROW, SAVED, TOP, WIDE, readings, reshard_frames, reshard_map
 from zerolab.errors import InputError
 from zerolab.flat import lay_out
 from zerolab.ranks import launch
@@ -80,12 +83,29 @@ def test_a_load_needs_the_bytes_that_the_picture_counts(tmp_path: Path, after: i
 
 @pytest.mark.parametrize("ranks", [0, 9, True, 2.0])
 def test_ranks_that_cannot_be_drawn_are_refused(ranks: int) -> None:
-    with pytest.raises(InputError, match=r"saved_by is .*; take 1 to 8"):
-        reshard_map(SHAPES, ranks, 2)
-    with pytest.raises(InputError, match=r"loaded_by is .*; take 1 to 8"):
-        reshard_map(SHAPES, 2, ranks)
+    for saved_by, loaded_by in ((ranks, 2), (2, ranks)):
+        with pytest.raises(InputError, match=f"{ranks!r} ranks cannot be drawn; take 1 to 8"):
+            reshard_map(SHAPES, saved_by, loaded_by)
 
 
-def test_other_settings_that_cannot_be_are_refused() -> None:
-    with pytest.raises(InputError, match="the stage is 4; choose 0, 1, 2 or 3"):
+def test_a_stage_that_is_none_is_refused() -> None:
+    with pytest.raises(InputError, match="there is no ZeRO stage 4; choose 0, 1, 2 or 3"):
         reshard_map(SHAPES, 2, 2, stage=4)
+
+
+def test_a_part_that_is_read_has_the_colour_of_whose_files_it_is_read_from() -> None:
+    before, after = lay_out(SHAPES, 4), lay_out(SHAPES, 3)
+    frames = [frame for frame in reshard_frames(before, after, 2, 14) if frame.words]
+    found = readings(before, after, 2)
+    for read, frame in enumerate(frames):
+        marks = frame.drawing.marks
+        parts = {name: mark for name, mark in marks.items() if re.fullmatch(r"part \d+", name)}
+        assert len(parts) == sum(one.rank < read for one in found)
+        saved = {mark.at[0]: mark for mark in marks.values() if mark.shape == "rect" and mark.at[1] == SAVED}
+        for number, one in enumerate(found[: len(parts)]):
+            x, y, wide, _ = parts[f"part {number}"].at
+            scale = (WIDE - LEFT - 6) / before.numel
+            assert (x - LEFT, wide) == pytest.approx((scale * one.first, scale * (one.last - one.first)), abs=0.11)
+            assert y == TOP + ROW * one.rank
+            beneath = saved[max(left for left in saved if left <= x + 0.2)]
+            assert parts[f"part {number}"].style.fill == beneath.style.fill == PALE[one.writer]

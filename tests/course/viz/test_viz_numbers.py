@@ -94,6 +94,14 @@ def test_the_table_counts_each_outcome() -> None:
         "fp16          14 %    14 %  43 %       29 %",
         "fp16 x 2^-17  43 %    14 %  43 %        0 %",
     ]
+    assert picture.alt.endswith(": fp16 loses 14 %, 29 % too large; fp16 x 2^-17 loses 43 %.")
+
+
+def test_one_gradient_among_many_that_is_too_large_is_named() -> None:
+    picture = gradient_windows(torch.tensor([1.0] * 300 + [1e9]), [("fp16", 1.0)])
+    assert picture.table.splitlines()[-1].split() == ["fp16", "0", "%", "0", "%", "100", "%", "<1", "%"]
+    assert "<1 % too large" in picture.alt
+    assert any("<1 % too large" in text.get_text() for text in picture.figure.axes[1].texts)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -101,9 +109,13 @@ def test_the_table_counts_each_outcome() -> None:
 def test_what_is_lost_and_what_is_coarse_is_what_torch_makes_of_it(name: str, scale: float) -> None:
     form = FORMATS[name]
     # fp32 sizes, so that the conversion rounds once.
-    sizes = spread(-40, 8).float().double()
-    stored = (sizes * scale).float().to(form.dtype).double()
-    lost, coarse, held, large = shares((sizes * scale).float().double(), (name, 1.0))
+    sizes = torch.cat([spread(-40, 20), torch.tensor([460.0, 464.0, 464.1, 65510.0, 65520.0]) / scale])
+    scaled = (sizes * scale).float()
+    stored = scaled.to(form.dtype).double()
+    lost, coarse, held, large = shares(scaled.double(), (name, 1.0))
+    # e4m3 has no inf, and torch saturates there: beyond 448 it would go on in steps of 32.
+    beyond = stored.isinf() if form.infinite else (scaled.double() / 32).round() * 32 > 448
+    assert large == pytest.approx(100 * float(beyond.double().mean()))
     assert lost == pytest.approx(100 * float((stored == 0).double().mean()))
     assert lost + coarse == pytest.approx(100 * float((stored < form.smallest_normal).double().mean()), abs=0.8)
     assert lost + coarse + held + large == pytest.approx(100)
@@ -147,6 +159,14 @@ def test_the_course_of_a_run_is_the_scalers() -> None:
     (marks,) = [line for line in axes.lines if line.get_marker() == "X"]
     assert marks.get_xydata().tolist() == [[0.5, 4], [1.5, 4], [6.5, 4]]
     assert loss_scale([(0.75, False)]).table.splitlines()[-1] == "0       0.75  -0.415037    taken"
+
+
+@pytest.mark.parametrize("gradient", [math.nan, math.inf])
+def test_a_step_whose_gradient_is_not_finite_is_skipped_and_has_no_limit(gradient: float) -> None:
+    steps = simulated([1.0, gradient, 0.0], LossScaler(4, hysteresis=1))
+    assert steps == [(16, False), (16, True), (8, False)]
+    (limits, _, _) = loss_scale(steps, [1.0, gradient, 0.0]).figure.axes[0].patches[1].get_data()
+    assert limits.tolist() == pytest.approx([math.log2(65504), math.nan, math.nan], nan_ok=True)
 
 
 def test_a_run_that_ends_at_the_floor_says_so() -> None:

@@ -4,6 +4,7 @@ Checkpoints beside training are simulated as one disk can write them."""
 import threading
 import time
 from itertools import combinations, pairwise, product
+from math import inf, nan
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from zerolab.course.viz.pipeline import SAVING, PipelineStep, duration, least, s
 from zerolab.errors import InputError
 from zerolab.offload.lane import Transfer, pipeline
 
+WALK = [("read", 0, 1.0, 2.0), ("compute", 0, 2.0, 3.0)]
 TIMES = st.sampled_from([0.5, 1, 2, 3, 8])
 SOON = 20.0
 
@@ -161,9 +163,9 @@ def test_a_disk_that_is_too_slow_holds_training_up_without_waiting_too() -> None
 def test_the_table_sets_waiting_and_not_waiting_beside_each_other() -> None:
     assert save_timeline(6, 3, 10, 2, 25).table.splitlines() == [
         "Training stands still for 50 ms with wait=True and 4 ms with wait=False.",
-        "            stands still, ms  last step ends  last file ends  of training's time",
-        "wait=True                 50             110             110                 45%",
-        "wait=False                 4              64              89                  6%",
+        "            stands still, ms  training ends  last file ends  of training's time",
+        "wait=True                 50            110             110                 45%",
+        "wait=False                 4             64              89                  6%",
     ]
 
 
@@ -172,7 +174,19 @@ def test_the_table_sets_waiting_and_not_waiting_beside_each_other() -> None:
     [
         (lambda: offload_pipeline(0, 1, 1, 1, 1), "the number of groups"),
         (lambda: offload_pipeline(1, 0, 1, 1, 1), "the number of buffers"),
+        (lambda: offload_pipeline(3, 2, -1.0, 1.0, 1.0), "read takes -1.0 ms; give a finite time of at least 0"),
+        (lambda: offload_pipeline(3, 2, 1.0, 1.0, inf), "write takes inf ms"),
+        (lambda: offload_pipeline(3, 2, 0, 0, 0), "no time is above 0 among read, compute, write"),
         (lambda: compared_pipelines([("read", 0, 1.0, 2.0)], 2), "no computation that takes time"),
+        (lambda: compared_pipelines([*WALK, ("write", 0, 3.0, nan)], 2), "write of group 0 lasts from 3.0 to nan"),
+        (lambda: compared_pipelines([*WALK, ("write", 0, 3.0, 2.0)], 2), "write of group 0 lasts from 3.0 to 2.0"),
+        (lambda: save_timeline(6, 3, nan, 2.0, 2.0), "step takes nan ms"),
+        (lambda: save_timeline(6, 3, 1.0, nan, 2.0), "copy takes nan ms"),
+        (lambda: save_timeline(6, 3, 1.0, 2.0, -1.0), "write takes -1.0 ms"),
+        (lambda: save_timeline(6, 3, 0.0, 0.0, 2.0), "no time is above 0 among step"),
+        (lambda: save_timeline(6, -1), "every is -1; give a whole number of at least 1"),
+        (lambda: save_timeline(6, 1.5), "every is 1.5; give a whole number"),  # type: ignore[arg-type]
+        (lambda: save_timeline(0, 1), "steps is 0; give a whole number of at least 1"),
     ],
 )
 def test_what_has_no_schedule_is_refused(draw, message: str) -> None:  # type: ignore[no-untyped-def]

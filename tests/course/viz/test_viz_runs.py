@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from math import inf, nan
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from zerolab.collectives import Span
 from zerolab.course.viz import (
     Picture,
     StepRun,
+    bars,
     curve,
     memory_course,
     owners,
@@ -86,6 +88,9 @@ def test_the_courses_of_two_runs_stand_on_one_axis_with_their_peaks() -> None:
     assert [line.get_xydata().tolist() for line in axes.lines[1::2]] == [[[1, 3]], [[1, 2]]]
     assert axes.get_xlim() == (0, 2)
     assert "3.50" in memory_course({"all": hill}).table
+    for without, wrong in ((["activation"], "activation"), ("activations", "a")):
+        with pytest.raises(InputError, match=f"'{wrong}' is no kind of memory; give a list of some of parameters"):
+            memory_course({"all": hill}, without=without)
 
 
 def test_a_real_trackers_samples_can_be_drawn() -> None:
@@ -140,5 +145,25 @@ def test_a_curve_says_where_it_begins_and_ends_and_its_least() -> None:
     assert picture.figure.axes[0].get_xscale() == "log"
     first, second = curve([1, 2], {"a": [1.0, 2.0], "b": [1.0, 2.0]}, "step", "loss").figure.axes[0].lines
     assert first.get_linewidth() >= second.get_linewidth() + 1.5, "one lies on the other, and both are seen"
+    assert curve([1, 1_048_576], {"a": [1.0, 2.0]}, "elements", "ms").table.splitlines()[-1].split() == [
+        "1,048,576",
+        "2",
+    ]
     long = curve(range(101), {"a": [1.0] * 101}, "step", "loss")
     assert len(long.table.splitlines()) <= 26 and long.table.splitlines()[-1].startswith("100")
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda: curve([1, 2], {"a": [1.0, nan]}, "step", "loss"), "a has nan, which lies on no axis; give finite"),
+        (lambda: curve([1, inf], {"a": [1.0, 2.0]}, "step", "loss"), "step has inf, which lies on no axis"),
+        (lambda: curve([1, 3, 2], {"a": [1, 2, 3]}, "step", "loss"), "2 comes after 3 on the axis 'step'"),
+        (lambda: bars(["2"], {"ring": [nan]}), "ring has nan, which lies on no axis"),
+        (lambda: bars(["2"], {"ring": [1.0]}, {"ring": [inf]}), "ring has inf, which lies on no axis"),
+        (lambda: bars(["2"], {"ring": [1.0]}, {"rings": [1.0]}), "the formula of 'rings' marks no bar; name some"),
+    ],
+)  # fmt: skip
+def test_what_lies_on_no_axis_is_refused(draw: Callable[[], Picture], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        draw()

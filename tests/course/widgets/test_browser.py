@@ -158,7 +158,8 @@ def page(request: pytest.FixtureRequest) -> Iterator[Any]:
             page.wait_for_function(
                 "window.jupyterapp.shell.currentWidget.sessionContext?.session?.kernel?.status=='idle'"
             )
-            page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')")
+            # Not awaited: who looks at a cell's output waits for it.
+            page.evaluate("void window.jupyterapp.commands.execute('notebook:run-all-cells')")
             yield page
         finally:
             browser.close()
@@ -267,12 +268,17 @@ def test_a_kernel_draws_what_each_control_of_a_scene_asks_for(page: Any, name: s
     scene.locator("svg text").first.wait_for()
     assert scene.locator("pre").text_content() == made.picture.numbers
     assert scene.locator(".verdict").inner_text() == made.picture.verdict
-    for number in range(scene.locator("input, select").count()):
-        control = scene.locator("input, select").nth(number)
+    controls, seen = scene.locator("input, select").all(), set()
+    for number, control in enumerate(controls):
+        # By day one of each kind, and the last, which may go through stops: each is moved in test_scenes.py.
+        kind = control.get_attribute("type")
+        if kind in seen and control is not controls[-1] and not NIGHTLY:
+            continue
+        seen.add(kind)
         before, until = scene.locator(".shown").inner_html(), time.monotonic() + PATIENCE
         if control.evaluate("it => it.tagName === 'SELECT'"):
             control.select_option(index=1)
-        elif control.get_attribute("type") == "checkbox":
+        elif kind == "checkbox":
             control.click()
         else:
             at = control.input_value()

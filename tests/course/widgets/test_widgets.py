@@ -31,9 +31,7 @@ from zerolab.precision.scaler import LossScaler
 
 def stored(widget: Any) -> dict[str, Any]:
     """What a notebook keeps of it, once the number of the widget is dropped."""
-    bundle = widget._repr_mimebundle_()
-    data = bundle[0] if isinstance(bundle, tuple) else bundle
-    return {kind: value for kind, value in data.items() if "widget" not in kind}
+    return {kind: value for kind, value in widget._repr_mimebundle_().items() if "widget" not in kind}
 
 
 @pytest.mark.parametrize(
@@ -83,6 +81,22 @@ def test_the_slider_of_a_number_multiplies_what_is_typed() -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (lambda: pipeline_sliders(groups=20), "groups is 20; take 1 to 12"),
+        (lambda: pipeline_sliders(read=7.0), "read one group, ms is 7.0; choose one of 0.5, 1.0"),
+        (lambda: save_sliders(every=0), "steps to a checkpoint is 0; take 1 to 6"),
+        (lambda: bucket_sliders({"w": (3,)}, ranks=5), "ranks is 5; choose one of 2, 4, 8"),
+        (lambda: scale_sliders(course="rising"), "course of the largest gradient is 'rising'; choose one of steady"),
+    ],
+)
+def test_a_start_outside_a_control_is_refused(start: Callable[[], Living], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        start()
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_the_stretch_is_that_of_the_format_chosen() -> None:
     living = number_sliders(1.0)
     assert living.controls["zoom"].value == COARSEST
@@ -102,7 +116,7 @@ def test_settings_that_cannot_go_together_fade_the_picture_and_say_why_above_it(
     assert "opacity" not in living.shown.value and not living.note.value
     living.controls["one"].value = 1
     assert "one is 1; take another" in living.note.value and f"color: {RED}" in living.note.value
-    assert contrast(RED, "white") >= 4.5
+    assert contrast(RED, "white") >= 4.5 and "background: #fff" in living.note.value, "also on a dark page"
     assert "opacity: 0.35" in living.shown.value and pixels(living) == kept
     kept_so = stored(living)
     assert f">{living.note.value}<figure" in f">{kept_so['text/html']}" and "opacity" in kept_so["text/html"]

@@ -3,7 +3,7 @@ endless memory and files. And how such a process is ended with all that it start
 
 Landlock (Linux 5.13 and later) needs no rights: a process gives up what it and all that it starts will never need. It
 may read Python, the system and the package zerolab, not the folders around that: no solutions, no other learner's file.
-It may write in its own folder. From Linux 6.12 on it may send signals to its own descendants only.
+It may write in its own folder, and to /dev/null. From Linux 6.12 on it may send signals to its own descendants only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _NO_NEW_PRIVILEGES = 38
 _VERSION = 1
 _BENEATH = 1
-_EXECUTE, _READ_FILE, _READ_FOLDER = 1, 4, 8
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_FOLDER, _CUT_FILE = 1, 2, 4, 8, 2**14
 _READ = _EXECUTE | _READ_FILE | _READ_FOLDER
 _FILES_BY_VERSION = {1: 2**13 - 1, 2: 2**14 - 1, 3: 2**15 - 1, 5: 2**16 - 1}
 _SCOPES = 1 | 2
@@ -67,10 +67,11 @@ def fence(folder: Path) -> bool:
             _allow(rules, path, _READ)
         # Python looks for the package in the folder around it. Names may be listed there; no file may be opened.
         _allow(rules, PACKAGE.parent, _READ_FOLDER)
-        for path in (folder, Path("/dev")):
-            _allow(rules, path, handled & ~_EXECUTE)
-        libc = ctypes.CDLL(None)
-        return libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0) == 0 and _call(_RESTRICT, rules, 0) == 0
+        _allow(rules, folder, handled & ~_EXECUTE)
+        for path in map(Path, ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/random", "/dev/urandom")):
+            if path.exists():
+                _allow(rules, path, handled & (_READ_FILE | _WRITE_FILE | _CUT_FILE))
+        return ctypes.CDLL(None).prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0) == 0 and _call(_RESTRICT, rules, 0) == 0
     finally:
         os.close(rules)
 
@@ -79,7 +80,7 @@ def readable() -> set[Path]:
     """Where Python, its packages, zerolab and the system's own libraries lie; not the checkout around zerolab."""
     packages = [path for path in sys.path if path and Path(path).resolve() != PACKAGE.parent]
     ours = [*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix, str(PACKAGE), *packages]
-    system = ["/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt", "/nix", "/etc", "/proc", "/sys"]
+    system = ["/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt", "/nix", "/etc", "/proc", "/sys", "/dev"]
     return {Path(path).resolve() for path in (*ours, *system) if Path(path).exists()}
 
 
@@ -114,29 +115,34 @@ def memory_taken() -> int:
     return int(psutil.Process().memory_info().vms) if has("proc") else 0
 
 
-def end_all(leader: int, folder: str) -> None:
-    """End a process that leads its group, all that descends from it, and whoever still works in its folder."""
-    with suppress(ProcessLookupError, PermissionError):
-        # While it stands still it starts nothing, and its descendants have a parent by whom they are found.
-        os.kill(leader, signal.SIGSTOP)
+def end_all(leader: int | None, folder: str) -> None:
+    """End a process that leads its group, all that descends from it, and whoever still works in its folder. It is None
+    where it has ended: its number may be a stranger's by now."""
+    if leader:
+        with suppress(ProcessLookupError, PermissionError):
+            # While it stands still it starts nothing, and its descendants have a parent by whom they are found.
+            os.kill(leader, signal.SIGSTOP)
     deadline = time.monotonic() + 5.0
     while (found := _started_by(leader, folder)) and time.monotonic() < deadline:
         for process in found:
             with suppress(psutil.Error):
                 process.kill()
         time.sleep(0.002)
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)
+    if leader:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)
 
 
-def _started_by(leader: int, folder: str) -> list[psutil.Process]:
+def _started_by(leader: int | None, folder: str) -> list[psutil.Process]:
     """What runs and descends from `leader`, or works in `folder`: one that lost its parent is found by where it began.
     What is left of one that was killed stays as long as its parent stands still, and does not count."""
-    found = []
+    found, below = [], set[psutil.Process]()
     with suppress(psutil.Error):
-        found += psutil.Process(leader).children(recursive=True)
-    for process in psutil.process_iter():
+        below |= {*psutil.Process(leader).children(recursive=True)} if leader else set()
+    for process in {*psutil.process_iter()} | below:
+        # It may end between two questions.
         with suppress(psutil.Error, OSError):
-            if process.pid not in (leader, os.getpid()) and os.path.samefile(process.cwd(), folder):
+            ours = process in below or os.path.samefile(process.cwd(), folder)
+            if ours and process.pid not in (leader, os.getpid()) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
-    return [process for process in found if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    return found

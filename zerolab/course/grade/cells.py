@@ -110,7 +110,9 @@ def checksum(cell: NotebookNode) -> str:
     """nbgrader's checksum of a cell: its text, type, roles and name, and its points if it has some."""
     graded = bool(role(cell).get("grade"))
     parts = [cell.source, cell.cell_type, graded, is_answer(cell), is_locked(cell), grade_id(cell)]
-    parts += [float(role(cell)["points"])] if graded else []
+    points = role(cell).get("points")
+    # As nbgrader has it, a float; in what is handed in anything may stand there.
+    parts += [f"{points}.0" if isinstance(points, int) else points] if graded else []
     text = "".join(map(str, parts)).encode("utf-8", "surrogatepass")
     return hashlib.md5(text, usedforsecurity=False).hexdigest()
 

@@ -19,7 +19,7 @@ from zerolab.course.judge.bounds import offence
 from zerolab.course.judge.case import Observation, plural
 from zerolab.course.judge.exercise import Exercise
 from zerolab.course.judge.verdict import Finding, judge
-from zerolab.errors import InputError, ZerolabError
+from zerolab.errors import InputError, RankError, ZerolabError
 from zerolab.ranks.forkserver import start_server
 
 MARKS = {True: "ok", False: "NO", None: "--"}
@@ -59,18 +59,14 @@ def checks(lesson: str) -> Checks:
 
 
 def run_check(
-    exercise: Exercise,
-    fn: Callable[..., Any],
-    seed: int | None = None,
-    earlier: Sequence[Exercise] = (),
-    failed: dict[str, Failed] | None = None,
+    exercise: Exercise, fn: Callable[..., Any], *, earlier: Sequence[Exercise], failed: dict[str, Failed]
 ) -> None:
     """Print a finding for each claim, and at the end that all hold, with the points that this brings; raise
     CheckFailed, with a hint, unless they do. The hint sends to one of the `earlier` exercises if `fn` uses an answer to
     it that does not hold. With each time that a claim fails again, of which `failed` knows, comes one more hint."""
     if not callable(fn):
         raise InputError(f"{exercise.name} is {fn!r}; pass your function itself, without calling it")
-    seed = secrets.randbelow(2**32) if seed is None else seed
+    seed = secrets.randbelow(2**32)
     findings = examine(exercise, fn, seed)
     print(report(exercise.name, findings))
     if printed := next((finding.printed for finding in findings if finding.printed), ""):
@@ -81,10 +77,9 @@ def run_check(
         return
     if cause := first_fault(exercise.name, fn, earlier, seed):
         findings = mend_first(findings, [cause])
-    unseen = Finding("", None, "the scoreboard's case was not reached")
-    first = next((finding for finding in findings if finding.hint), unseen)
+    first = next(finding for finding in findings if finding.hint)
     began = not cause and not first.hint.startswith("not written yet")
-    further = next_hint(exercise, first.text, failed) if began and failed is not None else ""
+    further = next_hint(exercise, first.text, failed) if began else ""
     raise CheckFailed(f"{exercise.name} does not hold yet: {first.hint}{further}") from None
 
 
@@ -121,10 +116,15 @@ def first_fault(name: str, fn: Callable[..., Any], earlier: Sequence[Exercise], 
 
 def examine(exercise: Exercise, fn: Callable[..., Any], seed: int) -> list[Finding]:
     """Run `fn` on cases of this seed, in a process of its own, and judge here what it did there."""
-    cases, trouble = exercise.drawn(seed), None
+    cases, found = exercise.drawn(seed), None
     with suppress(OSError, TypeError):
-        trouble = offence(textwrap.dedent(inspect.getsource(fn)), getattr(fn, "__name__", ""))
-    return judge(exercise, cases, [Observation(trouble=trouble)] if trouble else observe_function(exercise, fn, cases))
+        found = offence(textwrap.dedent(inspect.getsource(fn)), getattr(fn, "__name__", ""))
+    # Python has read it: of a lambda, a part of a line may be cut out that is none by itself.
+    runs = found is None or found.kind == "SyntaxError"
+    try:
+        return judge(exercise, cases, observe_function(exercise, fn, cases) if runs else [Observation(trouble=found)])
+    except RankError as error:
+        raise CheckFailed(f"{exercise.name} could not be checked: {error}") from None
 
 
 def report(name: str, findings: Sequence[Finding]) -> str:

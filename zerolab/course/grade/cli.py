@@ -20,7 +20,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Grade files: 0 at full marks, 1 below, 2 where a file cannot be graded, or a grade not be written."""
     options = parser().parse_args(argv)
     try:
-        limits = Limits(positive("--seconds", options.seconds), int(positive("--memory-mb", options.memory_mb)))
+        for flag, value in (("--seconds", options.seconds), ("--memory-mb", options.memory_mb)):
+            if not 0 < value < 1e6:
+                raise InputError(f"{flag} is {value:g}; give a number above 0 and below a million")
         for target in filter(None, (options.json, options.markdown)):
             check_output("--json" if target is options.json else "--markdown", target, MOST_REPORT)
     except (ZerolabError, OSError) as error:
@@ -29,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # All of the rest takes torch.
     from zerolab.course.grade.run import grade_files
 
-    return grade_files(options, limits)
+    return grade_files(options, Limits(options.seconds, options.memory_mb))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -52,11 +54,5 @@ def parser() -> argparse.ArgumentParser:
         "the cells around an answer; if left out, looked for where zerolab runs from and beside the exercise",
     )
     made.add_argument("--seconds", type=float, default=Limits.seconds, help="limit for each exercise")
-    made.add_argument("--memory-mb", type=float, default=Limits.memory_mb, help="limit on memory, in MiB")
+    made.add_argument("--memory-mb", type=int, default=Limits.memory_mb, help="limit on memory, in MiB")
     return made
-
-
-def positive(flag: str, value: float) -> float:
-    if not 0 < value < 1e6:
-        raise InputError(f"{flag} is {value:g}; give a number above 0 and below a million")
-    return value

@@ -16,6 +16,7 @@ from zerolab.course.judge.case import Observation, Trouble
 from zerolab.course.judge.verdict import Finding, judge
 
 Watch = Callable[[str], None]
+DEFAULT_LIMITS = Limits()
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,14 @@ class Verdict:
 
 
 def grade(
-    submission: Submission, seed: int, limits: Limits | None = None, watch: Watch = lambda name: None
+    submission: Submission, seed: int, limits: Limits = DEFAULT_LIMITS, watch: Watch = lambda name: None
 ) -> list[Verdict]:
-    """A verdict for each exercise, in order. `watch` is told which one runs. Raises a RankError
-    where the machine does not let a right answer run."""
-    limits = limits or Limits()
+    """A verdict for each exercise, in order. `watch` is told which one runs. Raises a RankError where the machine does
+    not let a right answer run."""
+
+    def observe(cells: Sequence[tuple[str, str, bool]]) -> list[Observation] | Trouble:
+        return observe_apart(Cells(submission.lesson, cells, seed, limits.memory_mb), limits.seconds)
+
     hold_limits(limits.memory_mb)
     read = globals_by_name(step.source for step in submission.steps)
     verdicts: list[Verdict] = []
@@ -59,15 +63,11 @@ def grade(
         exercise = exercises_of(submission.lesson)[step.name]
         # The cases are drawn again here, where no learner's code runs.
         cases = exercise.drawn(seed)
-
-        def observe(cells: Sequence[tuple[str, str, bool]]) -> list[Observation] | Trouble:
-            return observe_apart(Cells(submission.lesson, cells, seed, limits.memory_mb), limits.seconds)
-
         seen = Trouble("Refused", step.refusal) if step.refusal else observe(cells)
         if isinstance(seen, Trouble):
             left_out.add(step.name)
             seen = [Observation(trouble=seen)]
-        if in_doubt(seen) and step.model:
+        if in_doubt(seen):
             shown = observe([(one.name, one.model or one.source, one.graded) for one in submission.steps[: at + 1]])
             shown = [Observation(trouble=shown)] if isinstance(shown, Trouble) else shown
             hold_model(step.name, judge(exercise, cases, shown), shown)

@@ -80,7 +80,7 @@ def as_markdown(results: Sequence[Graded], refused: Sequence[str] = ()) -> str:
     lines = ["| lesson | exercise | points | what to do |", "| --- | --- | ---: | --- |"]
     for result in results:
         for verdict in result.verdicts:
-            todo = verdict.hint.replace("|", "/") or "holds"
+            todo = " ".join(verdict.hint.replace("|", "/").split()) or "holds"
             points = of(verdict.score, verdict.points)
             lines.append(f"| {result.submission.lesson} | {verdict.name} | {points} | {todo} |")
     lines.append(f"| | **together** | **{of(*totals(results))}** | |")

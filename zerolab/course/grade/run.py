@@ -18,7 +18,7 @@ from zerolab.course.grade.referee import Watch, grade
 from zerolab.course.grade.report import Graded, as_json, as_markdown, describe, totals
 from zerolab.course.grade.submission import Submission, find_notebooks, read_submission
 from zerolab.course.judge.case import legible
-from zerolab.errors import DiskError, InputError, ZerolabError
+from zerolab.errors import DiskError, InputError, RankError, ZerolabError
 from zerolab.ranks.folders import reason
 from zerolab.train.outputs import write_output
 from zerolab.train.progress import Bar
@@ -34,7 +34,8 @@ def grade_files(options: argparse.Namespace, limits: Limits) -> int:
         submissions = read_all(paths, options.source, refused)
         results = grade_all(submissions, seed, limits, refused)
     except (ZerolabError, OSError) as error:
-        ending.print_error(ending.in_one_sentence(error))
+        for said in (*refused, ending.in_one_sentence(error)):
+            ending.print_error(said)
         return 2
     lost = list(hand_over(results, refused, seed, options))
     for said in (*refused, *lost):
@@ -49,10 +50,10 @@ def read_all(paths: Sequence[Path], source: Path | None, refused: list[str]) -> 
     for path in paths:
         try:
             submissions.append((path, read_submission(path, source)))
-        except (InputError, OSError) as error:
+        except Exception as error:  # whatever a stranger's file does, the others' grades stand
             if len(paths) == 1:
                 raise
-            refused.append(legible(str(error)))
+            refused.append(legible(f"{path} could not be graded: {ending.in_one_sentence(error)}"))
     return submissions
 
 
@@ -64,11 +65,11 @@ def grade_all(
         for path, submission in submissions:
             try:
                 results.append(Graded(path, submission, tuple(grade(submission, seed, limits, watch))))
-            except (ZerolabError, OSError) as error:
-                if not results:
+            except Exception as error:  # and whatever an answer does
+                # The machine would let no other answer run; what has been graded until now is not lost.
+                if isinstance(error, RankError) and not results:
                     raise
-                # What has been graded until now is not lost.
-                refused.append(f"{path} could not be graded: {error}")
+                refused.append(legible(f"{path} could not be graded: {ending.in_one_sentence(error)}"))
     return results
 
 

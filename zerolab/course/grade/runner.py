@@ -16,7 +16,7 @@ from zerolab.course.grade import cage, worker
 from zerolab.course.judge.case import MOST_BYTES, Case, Observation, Trouble, observation_from_json
 from zerolab.course.judge.exercise import Exercise
 from zerolab.course.judge.observe import CASE_SECONDS
-from zerolab.errors import InputError
+from zerolab.errors import InputError, RankError
 from zerolab.ranks.folders import temporary_folder
 from zerolab.ranks.forkserver import process_table, start_process
 from zerolab.ranks.pickling import pack_function
@@ -40,27 +40,32 @@ def observe_apart(job: worker.Job, seconds: float) -> list[Observation] | Troubl
     """What was seen in a process that did a job; or why it did not come to its end in time, or is spoilt."""
     with temporary_folder("grade") as folder:
         begun, theirs = multiprocessing.Pipe(duplex=False)
-        given = (job, theirs, str(folder), surroundings(str(folder)))
-        process = start_process(worker.main, given, "zerolab-grade")
-        theirs.close()
-        in_time, code = False, None
-        try:
-            # It ends where the answer begins.
-            connection.wait([begun, process.sentinel], START_SECONDS)
-            in_time = bool(connection.wait([process.sentinel], seconds))
-        finally:
-            begun.close()
-            code = end(process, str(folder))
+        with begun:
+            with theirs:
+                given = (job, theirs, str(folder), surroundings(str(folder)))
+                try:
+                    process = start_process(worker.main, given, "zerolab-grade")
+                except (EOFError, OSError) as error:
+                    said = f"the process that answers run in could not be started ({error})"
+                    raise RankError(f"{said}; see whether memory, open files and processes are limited") from error
+            in_time, code = False, None
+            try:
+                # It ends where the answer begins.
+                connection.wait([begun, process.sentinel], START_SECONDS)
+                in_time = bool(connection.wait([process.sentinel], seconds))
+            finally:
+                code = end(process, str(folder))
         if not in_time:
-            return Trouble("TimeOut", f"the ranks did not finish within {seconds:g} s and would not stop")
+            return Trouble("TimeOut", f"the process that ran your code did not finish within {seconds:g} s")
         if code and code < 0:
-            name = signal.Signals(-code).name
+            # Some signals have no name.
+            name = next((known.name for known in signal.Signals if known == -code), f"SIG{-code}")
             return Trouble(name, f"the process that ran your code was ended by {name}")
         written = folder / worker.SEEN
         # An answer can have put anything there.
         if code or not written.is_file() or written.is_symlink():
             return Trouble("died", "the process ended")
-        return understood(written.read_bytes()) if written.stat().st_size <= 2 * MOST_BYTES else FORGED
+        return understood(written.read_bytes()) if written.stat().st_size <= MOST_BYTES else FORGED
 
 
 def understood(written: bytes) -> list[Observation] | Trouble:
@@ -80,10 +85,9 @@ def surroundings(folder: str) -> dict[str, str]:
 
 def end(process: BaseProcess, folder: str) -> int | None:
     """End a process and all that it started, wherever that is; its status, if it has ended by itself."""
-    assert process.pid is not None
     with process_table:
         code = process.exitcode
-    cage.end_all(process.pid, folder)
+    cage.end_all(process.pid if code is None else None, folder)
     with process_table:
         process.kill()
     connection.wait([process.sentinel])

@@ -41,8 +41,8 @@ def find_notebooks(places: Sequence[Path]) -> list[Path]:
     """The files named, and of folders the exercises in them; other notebooks there are left alone."""
     found: list[Path] = []
     for place in places:
-        # Those of nbgrader are in STUDENT/NN/.
-        levels = ([path for path in sorted(place.glob(level)) if is_ours(path)] for level in ("*.ipynb", "*/*/*.ipynb"))
+        # Those of nbgrader are in STUDENT/NN/; Jupyter keeps copies in hidden folders.
+        levels = (sorted(filter(is_ours, place.glob("[!.]*/" * depth + "[!.]*.ipynb"))) for depth in range(3))
         inside = next(filter(None, levels), []) if place.is_dir() else [place]
         if not inside:
             raise InputError(f"there is no exercise of the course in the folder {place}; name a notebook")
@@ -66,9 +66,11 @@ def read_submission(path: Path, source: Path | None = None) -> Submission:
     handed_in = read_notebook(path)
     lesson = lesson_of(handed_in, path)
     if lesson not in LESSONS:
-        such = f"exercises/{next(iter(LESSONS))}.ipynb"
-        raise InputError(f"{path} is no exercise of the course; name one, such as {such}")
-    return compare(handed_in, read_notebook(source or find_source(path, lesson)), lesson)
+        raise InputError(f"{path} is no exercise of the course; name one like exercises/{next(iter(LESSONS))}.ipynb")
+    made_from = read_notebook(source := source or find_source(path, lesson))
+    if (other := lesson_of(made_from, source)) != lesson:
+        raise InputError(f"{source} is the source of another lesson ({other}); give that of {lesson} as --source")
+    return compare(handed_in, made_from, lesson)
 
 
 def find_source(path: Path, lesson: str) -> Path:

@@ -3,6 +3,7 @@ function, packed with its exercise and its cases, or the cells of a file, which 
 
 from __future__ import annotations
 
+import gc
 import json
 import linecache
 import multiprocessing
@@ -18,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from zerolab.course.exercises import exercises_of
-from zerolab.course.grade.cage import fence, limit
+from zerolab.course.grade.cage import fence, limit, version
 from zerolab.course.grade.forked import close_all_but, fork_server
 from zerolab.course.grade.tamper import fingerprint, tampered
 from zerolab.course.judge.bounds import watch_process
@@ -49,6 +50,8 @@ Job = bytes | Cells
 def main(job: Job, begun: Connection, folder: str, environment: Mapping[str, str]) -> None:
     """Do a job in a process that was forked for it; `begun` is closed when the answer begins."""
     settle(folder, environment, begun.fileno())
+    # What is there is no answer's garbage: it is not searched when memory is judged.
+    gc.freeze()
     if isinstance(job, bytes):
         fork_server()
         watch_process(strict=True)
@@ -56,7 +59,8 @@ def main(job: Job, begun: Connection, folder: str, environment: Mapping[str, str
         fn, (exercise, cases), _ = loads(job)
         seen: list[Observation] | Trouble = run(exercise, {exercise.name: fn}, None, cases)
     else:
-        fence(Path(folder))
+        if not fence(Path(folder)) and version() > 0:
+            os._exit(1)
         limit(job.memory_mb)
         # Only now: the ranks of this process shall be fenced as it is, and start as quickly.
         fork_server()
@@ -132,7 +136,5 @@ def written(seen: list[Observation] | Trouble) -> str:
     text = json.dumps(vars(seen) if isinstance(seen, Trouble) else [observation_to_json(one) for one in seen])
     if len(text) <= MOST_BYTES:
         return text
-    said = (
-        f"what it returns, prints and sends takes {len(text):,} characters to write down: return what the text asks for"
-    )
+    said = f"what it returns, prints and sends takes {len(text):,} characters: return what the text asks for"
     return written([Observation(trouble=Trouble("Refused", said))])

@@ -38,7 +38,7 @@ class OffLimits(ZerolabError):  # noqa: N818 (it reads as a sentence)
 
 _FINISHED = re.compile(r"(zerolab|torch\.distributed)(\.\w+)*$")
 _INSIDE = {"__builtins__", "__closure__", "__code__", "__globals__", "__loader__", "__spec__", "__subclasses__"}
-"""Attributes that no audit hook sees, and that no program needs by accident."""
+"""Names and attributes that no audit hook sees, and that no program needs by accident."""
 
 
 NOT_WRITTEN = Trouble("NotImplementedError", "not written yet: put your code where it says YOUR CODE HERE")
@@ -59,17 +59,19 @@ def offence(source: str, name: str = "") -> Trouble | None:
                 return Trouble("OffLimits", f"it imports {module}, where the finished thing is: build it yourself")
         if (inside := getattr(node, "attr", getattr(node, "id", ""))) in _INSIDE:
             return Trouble("OffLimits", f"it uses {inside}: work with what you are given, not from inside Python")
-    blank = (is_blank(node) for node in tree.body if getattr(node, "name", "") == name)
-    return NOT_WRITTEN if any(blank) else None
+    # What follows a stub takes its place.
+    *_, last = [None, *(node for node in tree.body if getattr(node, "name", None) == name)]
+    # A written class may have a method that its own subclasses are to write.
+    left = [one for one in getattr(last, "body", []) if "YOUR CODE HERE" in str(ast.get_source_segment(source, one))]
+    return NOT_WRITTEN if any(map(is_blank, [last, *left])) else None
 
 
-def is_blank(node: ast.stmt) -> bool:
-    """Whether a function, or a class or one of its methods, is as it was handed out: nothing stands before the stub."""
+def is_blank(node: ast.stmt | None) -> bool:
+    """Whether nothing stands in a function, a class or a method before the stub."""
     if not isinstance(node, ast.FunctionDef | ast.ClassDef):
         return False
     body = node.body[ast.get_docstring(node) is not None :]
-    stub = bool(body) and ast.unparse(body[0]).startswith("raise NotImplementedError")
-    return stub or (isinstance(node, ast.ClassDef) and any(map(is_blank, body)))
+    return bool(body) and ast.unparse(body[0]).startswith("raise NotImplementedError")
 
 
 def modules_named(node: ast.AST) -> list[str]:
@@ -112,7 +114,7 @@ _KINDS = {
 """Events by the reason, or families of them: what stands before the first dot."""
 _EVENTS = {event: kind for kind, events in _KINDS.items() for event in events.split()}
 _LIBRARY = str(Path(__file__).resolve().parents[2]) + os.sep
-_HARMLESS = ("/dev/null", "/dev/urandom", "/dev/random", "/proc/self/", "/proc/meminfo", "/proc/cpuinfo", "/sys/")
+_HARMLESS = ("/dev/null", "/dev/urandom", "/dev/random", "/proc/meminfo", "/proc/cpuinfo", "/sys/")
 
 _hook = threading.local()
 _state = {"watched": False, "strict": False}
@@ -173,8 +175,10 @@ def _is_reading_python(event: str, arguments: tuple[Any, ...]) -> bool:
         return False
     path, mode, flags = arguments
     writes = any(sign in mode for sign in "wax+") if isinstance(mode, str) else flags & (os.O_WRONLY | os.O_RDWR)
-    place = os.path.abspath(os.fsdecode(path))
-    return place == "/dev/null" or (not writes and place.startswith((*_python_places(), _LIBRARY, *_HARMLESS)))
+    # Links are followed: /proc/self/root is the whole disk.
+    place = os.path.realpath(os.fsdecode(path))
+    harmless = (*_python_places(), _LIBRARY, *_HARMLESS, f"/proc/{os.getpid()}/")
+    return place == "/dev/null" or (not writes and place.startswith(harmless))
 
 
 @cache

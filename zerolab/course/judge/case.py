@@ -3,16 +3,15 @@ Never as a pickle: reading a stranger's pickle runs a stranger's code."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import re
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 
 from zerolab.collectives import Link
-
-T = TypeVar("T")
 
 MOST_ELEMENTS = 100_000
 MOST_CHARACTERS = 2_000
@@ -28,12 +27,13 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def legible(text: str, most: int = MOST_CHARACTERS) -> str:
-    """A stranger's text as every terminal, file and report takes it: no lone surrogates, and no more than `most`
-    characters, of which the first and the last stay."""
-    if len(text) > most:
-        text = f"{text[: most // 2]} ... {len(text) - most // 2 * 2:,} characters ... {text[-(most // 2) :]}"
-    return text.encode("utf-8", "backslashreplace").decode()
+def legible(text: str) -> str:
+    """A stranger's text as every terminal, file and report takes it: lone surrogates and what steers a terminal are
+    spelled out, and of too many characters the first and the last stay."""
+    half = MOST_CHARACTERS // 2
+    if len(text) > MOST_CHARACTERS:
+        text = f"{text[:half]} ... {len(text) - MOST_CHARACTERS:,} characters ... {text[-half:]}"
+    return re.sub(r"[^\t\n -~\xa0-\ud7ff\ue000-\U0010ffff]", lambda found: ascii(found[0])[1:-1], text)
 
 
 @dataclass(frozen=True)
@@ -55,19 +55,6 @@ class Case:
     @property
     def ranks(self) -> int:
         return len(self.args)
-
-
-def once(reference: Callable[[Case], T]) -> Callable[[Case], T]:
-    """Of a reference: it is asked once for each case, which keeps what it says. Several claims hold an answer to it."""
-
-    def known(case: Case) -> T:
-        case = case.itself or case
-        if reference not in case._known:
-            case._known[reference] = reference(case)
-        found: T = case._known[reference]
-        return found
-
-    return known
 
 
 @dataclass(frozen=True)
@@ -141,14 +128,16 @@ def encode(value: Any) -> Any:
         return {"type": f"tensor of {value.numel()} {name}"}
     if isinstance(value, str):
         return legible(value)
-    if isinstance(value, int) and value.bit_length() > MOST_CHARACTERS:  # more digits than Python writes
+    if isinstance(value, int) and value.bit_length() > MOST_CHARACTERS:  # 603 digits
         return {"type": f"int of {value.bit_length():,} bits"}
     if isinstance(value, int | float):
         return value
     if isinstance(value, tuple | list) and len(value) <= MOST_ELEMENTS:
         return [encode(item) for item in value]
-    if isinstance(value, dict) and len(value) <= MOST_ELEMENTS and all(isinstance(key, str | int) for key in value):
-        return {"keys": list(map(encode, value)), "items": [encode(item) for item in value.values()]}
+    if isinstance(value, dict) and len(value) <= MOST_ELEMENTS:
+        keys = [encode(key) for key in value]
+        if all(isinstance(key, str | int) for key in keys):
+            return {"keys": keys, "items": [encode(item) for item in value.values()]}
     return {"type": legible(value.type_name if isinstance(value, Other) else type(value).__name__)}
 
 
@@ -193,4 +182,6 @@ def observation_to_json(observation: Observation) -> dict[str, Any]:
 def observation_from_json(data: dict[str, Any]) -> Observation:
     trouble = Trouble(**data["trouble"]) if data["trouble"] else None
     records = [record_from_json(record) for record in data["records"]]
-    return Observation(records, trouble, float(data["seconds"]), legible(str(data["printed"])))
+    if not math.isfinite(seconds := float(data["seconds"])):
+        raise ValueError(f"a run took {seconds} s; no clock says so")
+    return Observation(records, trouble, seconds, legible(str(data["printed"])))

@@ -8,9 +8,9 @@ from random import Random
 import torch
 
 
-def whole_numbers(rng: Random, numel: int, dtype: torch.dtype = torch.float32, most: int = 999) -> torch.Tensor:
-    """A 1-D tensor of whole numbers from 1 to `most`."""
-    return torch.randint(1, most + 1, (numel,), generator=torch_generator(rng)).to(dtype)
+def whole_numbers(rng: Random, numel: int) -> torch.Tensor:
+    """A 1-D tensor of whole numbers from 1 to 999."""
+    return torch.randint(1, 1000, (numel,), generator=torch_generator(rng)).float()
 
 
 def signed(rng: Random, numel: int, dtype: torch.dtype = torch.float32, most: int = 9) -> torch.Tensor:

@@ -89,6 +89,7 @@ class Exercise:
     def drawn(self, seed: int) -> list[Case]:
         """The cases of this seed: by themselves, and at the end those in lockstep once more, each after the other."""
         cases = [case if case.about else replace(case, about=call_of(self, case)) for case in self.cases(Random(seed))]
+        assert not self.scores or any(case.board for case in cases), f"{self.name} needs a case with board=True"
         return [*cases, *one_after_another(cases, self.run is alone)]
 
 

@@ -162,11 +162,11 @@ def observe_calls(
     exercise: Exercise, packed: bytes, case: Case, calls: Sequence[list[tuple[Any, ...]]], ours: bool
 ) -> list[Observation]:
     """What came of calls one after the other in the world of `case`, or the trouble that they met, alone. In lockstep
-    they have so many seconds, or four times as many where the clock ran out while others had the processor: that says
+    each has so many seconds, or four times as many where the clock ran out while others had the processor: that says
     nothing of an answer."""
     lockstep = case.world == "lockstep"
     memory = exercise.memory and lockstep and len(calls) == 1
-    least = CASE_SECONDS + 0.5 * (len(calls) - 1)
+    least = CASE_SECONDS * len(calls)
     given = (on_rank, packed, calls, exercise.run, memory, ours, promised(exercise.answer))
     on: dict[str, Any] = {"world": case.world, "link": case.link, "device": "cpu", "collectives": "ring"}
     for seconds in (least, 4 * least) if lockstep else (STARTED_SECONDS,):
@@ -187,13 +187,11 @@ def observe_calls(
 
 @cache
 def warm_up() -> None:
-    """What torch imports at its first use must not count as a learner's time: optimizers, and modes. And what was there
-    before is nobody's garbage here: it is not searched when memory is judged."""
+    """What torch imports at its first use must not count as a learner's time: optimizers, and modes."""
     import torch._dynamo
 
     with Tracker():
         torch.optim.AdamW([torch.zeros(2, requires_grad=True)], fused=True).step()
-    gc.freeze()
 
 
 def shown(printed: Sequence[str]) -> str:
@@ -239,9 +237,13 @@ def observe_series(
     plain = exercise.run is alone and len(together) > 1
     calls = [[args] for case in together for args in case.args] if plain else [case.args for case in together]
     seen = observe_calls(exercise, packed, series[0], calls, ours)
-    if seen[-1].trouble:
+    if (met := seen[-1].trouble) and len(series) > 1:
         for case in series[:-1]:
-            yield from observe_series(exercise, packed, [case])
+            yield from observe_series(exercise, packed, [case], ours)
+        (last,) = observe_series(exercise, packed, series[-1:], ours)
+        of_all = replace(met, message=f"in one of {len(calls)} calls, one after the other: {met.message}")
+        yield last if last.trouble else replace(seen[-1], trouble=of_all)
+    elif met:
         yield seen[-1]
     else:
         records = (record for one in seen for record in one.records)
@@ -262,7 +264,7 @@ def trouble_of(error: BaseException) -> Trouble:
 
 
 def where(text: str) -> str:
-    """The innermost line of the learner's own code in a traceback's text, as "line 3 of ring_all_gather"."""
+    """The innermost line of the learner's own code in a traceback's text, as "line 3, in ring_all_gather"."""
     frames = re.findall(r'File "([^"]*)", line (\d+), in (\S+)', text)
     own = [(line, function) for file, line, function in frames if ANSWER_FILE.search(file)]
     return f"line {own[-1][0]}, in {own[-1][1]}" if own else ""

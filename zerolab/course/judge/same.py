@@ -55,7 +55,9 @@ def difference(value: Any, want: Any, tolerance: Tolerance) -> str:
     if isinstance(want, dict) and isinstance(value, dict) and value.keys() == want.keys():
         parts = ((key, difference(value[key], due, tolerance)) for key, due in want.items())
         return next((f"for {key!r} {said}" for key, said in parts if said), "")
-    if isinstance(want, float) and (tolerance or math.isnan(want)) and isinstance(value, int | float):
+    # A whole number may be larger than any float.
+    number = isinstance(value, float) or (is_whole(value) and value.bit_length() < 1024)
+    if isinstance(want, float) and (tolerance or math.isnan(want)) and number:
         near = math.isclose(value, want, rel_tol=tolerated(tolerance, torch.float64))
         right = near or (math.isnan(value) and math.isnan(want))
     else:

@@ -12,6 +12,7 @@ from zerolab.course.judge.case import Case, Observation, legible
 from zerolab.course.judge.claims import ANEW, with_defaults
 from zerolab.course.judge.exercise import Claim, Exercise, Score, alone
 from zerolab.course.judge.model import does, read_mistakes
+from zerolab.errors import RankError
 
 
 @dataclass(frozen=True)
@@ -65,18 +66,18 @@ def scored(
     exercise: Exercise, score: Score, cases: Sequence[Case], seen: Sequence[Observation], right: bool
 ) -> Finding:
     """A line of the scoreboard. Speed and size mean nothing while values are wrong, so then it is not reached."""
-    case, observation = next((pair for pair in zip(cases, seen, strict=False) if pair[0].board), (None, None))
-    if not right or case is None or observation is None:
+    boards = [pair for pair in zip(cases, seen, strict=False) if pair[0].board and right]
+    if not boards:
         return Finding(score.text, None)
+    case, observation = boards[0]
     yours = score.measure(case, observation)
     target = score.target(case) if score.target else score.measure(case, does(exercise, case)) + score.slack
     bound, holds = ("exactly", yours == target) if score.exactly else ("at most", yours <= target)
     if holds:
         return Finding(score.text, True, "", yours, target)
-    look = score.look if isinstance(score.look, str) else score.look(case, observation)
     wastes = ((says, does(exercise, case, change)) for says, change in read_mistakes(score.wastes).items())
     same = (says for says, made in wastes if not made.trouble and score.measure(case, made) == yours)
-    look = next(same, look)
+    look = next(same, score.look if isinstance(score.look, str) else score.look(case, observation))
     hint = f"{case.about}: {score.text}: {yours:,}, and the target is {bound} {target:,}: {look}"
     return Finding(score.text, False, hint, yours, target, observation.printed)
 
@@ -87,12 +88,15 @@ def first_hint(claim: Claim, cases: Sequence[Case], seen: Sequence[Observation])
             return "it ended before every case had run: do not end the process or its threads", ""
         try:
             hint = claim.hint(case, observation, cases[:at])
+        except RankError:  # the model answer's own: nobody's points are taken
+            raise
         except Exception as error:  # whatever an answer may return, judging it goes on
             hint = f"what it returned cannot be judged ({type(error).__name__}: {error}): return what the text asks for"
         if hint:
             told = observation.trouble or hint.startswith(case.about)
             hint = hint if told else f"{case.about}: {hint}"
-            return legible(f"{hint} {STAYS}" if case.before else hint), observation.printed
+            late = observation.trouble and observation.trouble.kind == "TimeOut"
+            return legible(f"{hint} {STAYS}" if case.before and not late else hint), observation.printed
     return "", ""
 
 

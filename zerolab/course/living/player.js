@@ -66,14 +66,14 @@ function dial(label, values, value, change) {
 }
 
 /** A box to tick, before its label. */
-function check(label, value, change) {
+function check(label, _, value, change) {
   const box = make("input", { type: "checkbox", checked: value, onchange: () => change(box.checked) });
   return { element: make("label", { class: "check" }, box, label), set: (next) => { box.checked = next; } };
 }
 
 function control({ label, values }, value, change) {
   const kind = typeof values[0] === "boolean" ? check : values.every((one) => typeof one === "number") ? dial : choice;
-  return kind === check ? check(label, value, change) : kind(label, values, value, change);
+  return kind(label, values, value, change);
 }
 
 // Films.
@@ -149,23 +149,21 @@ function buttons(go) {
   const button = (name, onclick) => make("button", { type: "button", "aria-label": name, onclick }, sign(name));
   const play = button("play", () => go("play"));
   const mark = (name) => { play.replaceChildren(sign(name)); play.setAttribute("aria-label", name); };
-  return { element: make("span", { class: "player" }, button("one step back", () => go(-1)), play, button("one step on", () => go(1))), mark };
+  return { element: make("span", {}, button("one step back", () => go(-1)), play, button("one step on", () => go(1))), mark };
 }
 
 function render({ model, el }) {
   const scene = model.get("scene");
   const settings = { ...model.get("settings") };
   const { stop } = scene;
+  found();  // throws where nothing is known of the settings, so that what stood here stays
   let film, picture, at = 0, playing = 0, began = 0;
 
   const verdict = make("p", { class: "verdict", role: "status" });  // stays in sight while the page scrolls under it
   const shown = make("div", { class: "picture", role: "img" });
   const numbers = make("pre", {});
-  const controls = scene.controls.filter(({ values }) => values.length > 1).map((one) => control(one, settings[one.name], (value) => {
-    settings[one.name] = value;
-    tell();
-    choose();
-  }));
+  const controls = scene.controls.filter(({ values }) => values.length > 1).map((one) => (
+    { name: one.name, ...control(one, settings[one.name], (value) => { settings[one.name] = value; tell(); choose(); }) }));
   const steps = stop && dial(stop.label, [0], 0, (number) => { pause(); go(stops()[number]); });
   const keys = stop && buttons((what) => {
     if (what === "play") return playing ? pause() : start();
@@ -178,6 +176,14 @@ function render({ model, el }) {
       ...(scene.about ? [make("p", { class: "about" }, scene.about)] : []))));
 
   const tell = () => { model.set("settings", { ...settings }); model.save_changes(); };
+  /** Another view of the same widget, or the kernel, has set it. */
+  const hear = () => {
+    if (JSON.stringify(model.get("settings")) === JSON.stringify(settings)) return;
+    Object.assign(settings, model.get("settings"));
+    controls.forEach((one) => one.set(settings[one.name]));
+    at = -1;  // its stop counts, and not our act
+    choose();
+  };
   const stops = () => film.flatMap((frame, number) => (frame.words.length ? [number] : []));
   let wide = 0, high = 0;
   const say = (words) => {
@@ -207,19 +213,20 @@ function render({ model, el }) {
     const now = found();
     shown.classList.toggle("stale", !now?.films);
     if (!now?.films) return say(now ? `${now.refused}. ${picture ? STALE : ""}` : WAIT);
-    const before = film && { act: film[at].act, share: at / film.length };
+    const act = film?.[at]?.act;
     film = unrolled(now.films);
     picture = canvas(now.films[0].size, now.styles);
     shown.replaceChildren(picture.svg);
     if (!stop) return go(0);
     steps.set(0, stops().map((_, number) => number));
     // The same act of another film, else the same stop.
-    const same = stops().find((number) => before?.act && film[number].act === before.act);
+    const same = stops().find((number) => act && film[number].act === act);
     return go(same ?? stops()[Math.min(settings[stop.name], stops().length - 1)]);
   }
 
   /** Show a frame, or a share of the way to the next. */
   function go(number, share = 0) {
+    if (!found()?.films) return;
     at = number;
     picture.show(film[at], film[at + 1], share);
     const { words: [said, alt, table] } = film[at];
@@ -234,6 +241,7 @@ function render({ model, el }) {
   }
 
   function start() {
+    if (!found()?.films) return;
     if (at >= film.length - 1) go(0);
     keys.mark("pause");
     began = 0;
@@ -242,7 +250,10 @@ function render({ model, el }) {
 
   function tick(now) {
     began ||= now;
-    while (at < film.length - 1 && now - began >= film[at].millis) { began += film[at].millis; go(at + 1); }
+    while (at < film.length - 1 && now - began >= film[at].millis) {
+      began += film[at].millis;
+      if (film[at += 1].words.length || !CALM.matches) go(at);
+    }
     if (at >= film.length - 1) return pause();
     if (!CALM.matches) go(at, (now - began) / film[at].millis);
     playing = requestAnimationFrame(tick);
@@ -251,11 +262,14 @@ function render({ model, el }) {
 
   function pause() {
     cancelAnimationFrame(playing);
-    if (playing) keys.mark("play");
+    if (!playing) return;
     playing = 0;
+    keys.mark("play");
+    tell();
   }
 
   model.on?.("change:answer", choose);
+  model.on?.("change:settings", hear);
   choose();
 }
 

@@ -58,20 +58,20 @@ class Scene:
     def picture(self, **settings: Any) -> Picture:
         """The still of a setting."""
         at = settings.pop(self.stop.name, 0) if self.stop else 0
-        return self.still(self.film(**settings), at, settings)
+        return self.stop_of(self.film(**settings), at, settings).picture()
 
-    def still(self, film: Sequence[Frame], at: Any, settings: dict[str, Any]) -> Picture:
-        """The picture of a film's stop. Raises InputError where it has none."""
+    def stop_of(self, film: Sequence[Frame], at: Any, settings: dict[str, Any]) -> Frame:
+        """A film's stop. Raises InputError where it has none."""
         stops = [frame for frame in film if frame.words]
         if isinstance(at, bool) or not isinstance(at, int) or not 0 <= at < len(stops):
             said = ", ".join(f"{name} {value}" for name, value in settings.items())
             name = self.stop.name if self.stop else ""
             raise InputError(f"with {said} there is no {name} {at!r}; take 0 to {len(stops) - 1}")
-        return stops[at].picture()
+        return stops[at]
 
     def has(self, settings: dict[str, Any]) -> bool:
         """Whether a page without a kernel has these settings."""
-        return all(settings[one.name] in one.values for one in self.controls)
+        return all(named([settings[one.name]]) in [named([value]) for value in one.values] for one in self.controls)
 
     def open(self) -> Scene:
         """The scene with all values, as a kernel draws it."""

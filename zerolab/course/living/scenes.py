@@ -15,7 +15,8 @@ from zerolab.course.viz.calculator import GPUS, bars, judged, mark, wall
 from zerolab.course.viz.drawing import Frame
 from zerolab.course.viz.film import COLLECTIVES
 from zerolab.course.viz.moment import ring_frames
-from zerolab.course.viz.reshard import MOST_RANKS, reshard_frames
+from zerolab.course.viz.picture import MOST_RANKS
+from zerolab.course.viz.reshard import reshard_frames
 from zerolab.course.viz.shards import shard_frames
 from zerolab.course.viz.skyline import step_frames
 from zerolab.course.viz.stages import stage_frames
@@ -91,7 +92,7 @@ def known() -> dict[str, Shapes]:
 
 
 def same(shapes: Shapes, name: str) -> bool:
-    return known().get(name) == {name: tuple(shape) for name, shape in shapes.items()}
+    return [*known()[name].items()] == [(name, tuple(shape)) for name, shape in shapes.items()]
 
 
 def of_models(shapes: Shapes, *names: str) -> Control:

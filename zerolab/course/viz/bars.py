@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from zerolab.course.viz.looks import look_of, named
-from zerolab.course.viz.picture import BACKDROP, Picture, legend, panels, text_table
+from zerolab.course.viz.picture import BACKDROP, Picture, check_finite, legend, panels, text_table
+from zerolab.errors import InputError
 
 Values = Mapping[str, Sequence[float]]
 
@@ -21,6 +22,10 @@ def bars(
     """A group of bars for each place, one bar for each name of `measured`; `formula` marks the same names. `kind` is
     what the table calls the bars' values. With `tall` each bar has a row of the table, so that it stays narrow."""
     formula = formula or {}
+    if unknown := formula.keys() - measured.keys():
+        raise InputError(f"the formula of {min(unknown)!r} marks no bar; name some of {', '.join(measured)}")
+    check_finite(measured)
+    check_finite(formula)
     figure, (axes,) = panels(1, 3.2)
     width = 0.8 / len(measured)
     for number, (name, values) in enumerate(measured.items()):
@@ -39,24 +44,18 @@ def bars(
     if formula:
         axes.plot([], [], "_", color="black", markersize=12, label="formula")
     legend(figure)
-    # A column for each kind of value of each name.
-    columns = [
-        (name, what, [f"{value:g}" for value in of[name]])
-        for name in measured
-        for what, of in ((kind, measured), ("formula", formula))
-        if name in of
-    ]
+    sorts = {kind: measured} | ({"formula": formula} if formula else {})
     if tall:
-        found = {(name, what): values for name, what, values in columns}
-        head = ["", *dict.fromkeys(what for _, what, _ in columns)]
+        head = ["", *sorts]
         rows = [
-            [f"{place}, {named(name)}", *(found.get((name, what), [""] * (at + 1))[at] for what in head[1:])]
+            [f"{place}, {named(name)}", *(f"{of[name][at]:g}" if name in of else "" for of in sorts.values())]
             for at, place in enumerate(places)
             for name in measured
         ]
     else:
-        head = ["", *(f"{named(name)}, {what}" for name, what, _ in columns)]
-        rows = [[place, *(values[at] for _, _, values in columns)] for at, place in enumerate(places)]
+        columns = [(name, what) for name in measured for what in sorts if name in sorts[what]]
+        head = ["", *(f"{named(name)}, {what}" for name, what in columns)]
+        rows = [[place, *(f"{sorts[what][name][at]:g}" for name, what in columns)] for at, place in enumerate(places)]
     said = "; ".join(f"{named(name)} {course(places, values)}" for name, values in measured.items())
     return Picture(figure, text_table(head, rows), f"Bars, {unit or kind}: {said}.")
 

@@ -3,6 +3,7 @@ which hangs on some of the settings only."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import floor, log10
 
 from zerolab.apps.plan import GB, advice, gpu_bytes, predict_peak
@@ -36,6 +37,7 @@ def runs_of(run: RunSpec) -> list[RunSpec]:
     return [at_stage(run, stage) for stage in (run.dtypes or Precision()).stages]
 
 
+@lru_cache(maxsize=64)
 def most(run: RunSpec) -> float:
     """Where the axis ends, in bytes: the next of 1, 2, 4 and 8 times a power of ten."""
     highest = max(map(gpu_bytes, runs_of(run)))
@@ -77,15 +79,13 @@ def bars(run: RunSpec) -> Frame:
             x, low + 24, f"{figures(most(run) * tick / 4 / GB)}{' GB' if not tick else ''}", words(anchor=anchor)
         )
     drawing.legend([MEMORY[kind] for kind in kinds], LEFT, low + 40, 170, 3, size=14)
-    alt, table = numbers(run)
+    alt, table = numbers(run, runs, books, kinds)
     return Frame(drawing, ("", alt, table))
 
 
-def numbers(run: RunSpec) -> tuple[str, str]:
+def numbers(run: RunSpec, runs: list[RunSpec], books: list[dict[str, float]], kinds: list[str]) -> tuple[str, str]:
     """What the bars show: for who does not see them, and as a table."""
-    runs = runs_of(run)
-    books, totals = [predict_peak(one) for one in runs], [gpu_bytes(one) for one in runs]
-    kinds = [kind for kind in DEVICE if any(book[kind] for book in books)]
+    totals = [gpu_bytes(one) for one in runs]
     head = ["GB a rank", *(f"stage {one.stage}" for one in runs)]
     rows = [[MEMORY[kind].name, *(f"{book[kind] / GB:.2f}" for book in books)] for kind in kinds]
     rows.append(["one GPU", *(f"{total / GB:.2f}" for total in totals)])
@@ -98,12 +98,11 @@ def numbers(run: RunSpec) -> tuple[str, str]:
 def wall(run: RunSpec, gpu: str) -> Frame:
     """A line where a GPU's memory ends, if the axis is as long."""
     x, low = along(run, GPUS[gpu] * GB), bottom(run)
-    drawing = Drawing(WIDE, low)
-    if x > RIGHT:
-        drawing.text(RIGHT, 38, f"a GPU of {gpu} ends further right", words(anchor="end"), "gpu")
-        return Frame(drawing)
-    drawing.line((x, 44, x, low + 4), WALL, "wall")
-    drawing.text(x, 38, f"a GPU of {gpu}", words(anchor="start" if x < WIDE / 2 else "end"), "gpu")
+    drawing, further = Drawing(WIDE, low), " ends further right" * (x > RIGHT)
+    if not further:
+        drawing.line((x, 44, x, low + 4), WALL, "wall")
+    anchor = words(anchor="start" if x < WIDE / 2 else "end")
+    drawing.text(min(x, RIGHT), 38, f"a GPU of {gpu}{further}", anchor, "gpu")
     return Frame(drawing)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import prod
 
 from zerolab.collectives import Link
 from zerolab.course.viz.looks import MEMORY, PALE, ink, named
-from zerolab.course.viz.picture import BACKDROP, Picture, figures, legend, panels, text_table
+from zerolab.course.viz.picture import BACKDROP, Picture, check_finite, figures, legend, panels, text_table
+from zerolab.errors import InputError
 from zerolab.flat import lay_out, split_by_size
-from zerolab.memory import Sample
+from zerolab.memory import KINDS, Sample
 
 STYLES = (("-", "o"), ((0, (5, 2)), "s"), ((0, (2, 1.5)), "^"), ("-.", "D"), ((0, (1, 1)), "v"))
 MOST_ROWS = 24
@@ -33,6 +35,10 @@ def curve(
     log         whether `places` are drawn by their powers (they must be above 0)
     marked      places by name at which a dotted line stands
     """
+    check_finite({across: places, **lines})
+    for before, after in pairwise(places):
+        if before >= after:
+            raise InputError(f"{after} comes after {before} on the axis {across!r}; give places that ascend")
     figure, (axes,) = panels(1, 3.2)
     for number, (name, values) in enumerate(lines.items()):
         # The first is wide, so that it is seen where another lies on it.
@@ -59,7 +65,7 @@ def curve(
     ]  # fmt: skip
     every = -(-len(places) // MOST_ROWS)
     shown = sorted({*range(0, len(places), every), len(places) - 1})
-    rows = [[f"{places[at]:,g}", *(figures(values[at]) for values in lines.values())] for at in shown]
+    rows = [[f"{places[at]:,.10g}", *(figures(values[at]) for values in lines.values())] for at in shown]
     table = text_table([across, *(f"{name}, {up}" for name in lines)], rows)
     return Picture(figure, table, f"{'; '.join(said)}.")
 
@@ -74,6 +80,8 @@ def memory_course(runs: Mapping[str, Sequence[Sample]], without: Sequence[str] =
     runs     by name, what `zerolab.memory.Tracker(...).samples` holds at the end (return it from the rank function)
     without  kinds of memory, of `zerolab.memory.KINDS`, that are left out
     """
+    if unknown := [kind for kind in without if kind not in KINDS]:
+        raise InputError(f"{unknown[0]!r} is no kind of memory; give a list of some of {', '.join(KINDS)}")
     figure, (axes,) = panels(1, 3.3)
     rows, said, highest, longest = [], [], 0.0, 1
     for number, (name, samples) in enumerate(runs.items()):

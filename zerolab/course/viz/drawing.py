@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Polygon, Rectangle
 from matplotlib.patheffects import withStroke
 
@@ -74,10 +75,15 @@ class Drawing:
         self.marks: dict[str, Mark] = {}
 
     def add(self, name: str, shape: str, at: Iterable[float], style: Style, text: str = "") -> None:
-        """A mark. What a later drawing moves has the same name there; without a name it gets one of its own."""
-        name = name or f"{shape}{len(self.marks)}"
+        """A mark. What a later drawing moves has the same name there; without a name it gets that of its place, and so
+        never moves."""
+        mark = Mark(shape, tuple(round(float(number), 1) for number in at), style, text)
+        if not name:
+            name = f"{shape} {text} {mark.at}"
+            while name in self.marks:
+                name += "'"
         assert name not in self.marks, name
-        self.marks[name] = Mark(shape, tuple(round(float(number), 1) for number in at), style, text)
+        self.marks[name] = mark
 
     def text(self, x: float, y: float, text: str, style: Style, name: str = "") -> None:
         if text:
@@ -114,19 +120,20 @@ def draw_mark(axes: Any, mark: Mark, points: float) -> None:
         axes.text(
             *at, mark.text, color=style.fill, fontsize=style.size * points * NARROWER, va="baseline",
             ha={"start": "left", "middle": "center", "end": "right"}[style.anchor],
-            fontweight="bold" if style.bold else "normal", path_effects=rim,
+            fontweight="bold" if style.bold else "normal", path_effects=rim, zorder=1,
         )  # fmt: skip
         return
-    stroke = (0, tuple(length * points for length in style.dash)) if style.dash else "-"
-    line = {"color": style.line, "linewidth": style.width * points, "linestyle": stroke, "zorder": 1}
+    # matplotlib multiplies dashes by the line's width.
+    stroke = (0, tuple(length / style.width for length in style.dash)) if style.dash else "-"
+    line: Any = {"color": style.line, "linewidth": style.width * points, "linestyle": stroke, "zorder": 1}
+    # Not add_patch, which spends most of the time on limits that stay as they are.
     if mark.shape == "line":
-        axes.plot(at[::2], at[1::2], **line)
+        axes.add_artist(Line2D(at[::2], at[1::2], **line))
         return
-    line["edgecolor"] = line.pop("color")
-    axes.add_patch(patch(mark, facecolor=style.fill, alpha=style.opacity, linewidth=0))
+    axes.add_artist(patch(mark, facecolor=style.fill, alpha=style.opacity, linewidth=0))
     if style.hatch:
-        axes.add_patch(patch(mark, fill=False, hatch=style.hatch, edgecolor="#444444", linewidth=0))
-    axes.add_patch(patch(mark, fill=False, **line))
+        axes.add_artist(patch(mark, fill=False, hatch=style.hatch, edgecolor="#444444", linewidth=0))
+    axes.add_artist(patch(mark, **line | {"fill": False}))
 
 
 def patch(mark: Mark, **looks: Any) -> Any:

@@ -32,7 +32,7 @@ def ring_frames(collective: str, ranks: int) -> list[Frame]:
 
 def drawn(moment: Moment, step: int, share: float) -> Drawing:
     ranks = len(moment.held)
-    cell = 17 if ranks > 5 else 24
+    cell = 24 if ranks < 6 else 17 if ranks < 8 else 14.4
     drawing = Drawing(SIZE, SIZE)
     drawing.add("", "disc", (SIZE / 2, SIZE / 2, RADIUS), Style(line="#999999", dash=(4, 5)))
     for at, line in enumerate(LEGEND):

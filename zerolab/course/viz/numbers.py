@@ -167,11 +167,12 @@ def gradient_windows(gradients: torch.Tensor, windows: Sequence[Window]) -> Pict
         # What becomes 0, and what becomes inf.
         for left, right in ((low, start), (stop, high)):
             lines.barh(row, right - left, 0.6, left=left, color=LOST, hatch="xxx", edgecolor="white", linewidth=0)
-        found = [f"{share:.0f} %" for share in shares(sizes, window)]
-        said = f"{found[0]} lost, {found[1]} coarse" + (f",\n{found[3]} too large" if found[3] != "0 %" else "")
+        found = ["<1 %" if 0 < share < 0.5 else f"{share:.0f} %" for share in shares(sizes, window)]
+        large = f"{found[3]} too large" if found[3] != "0 %" else ""
+        said = f"{found[0]} lost, {found[1]} coarse" + (large and f",\n{large}")
         lines.text(1.01, row, said, transform=lines.get_yaxis_transform(), fontsize=8, va="center")
         rows.append([named(window, "2^{:.0f}"), *found])
-        losses.append(f"{rows[row][0]} loses {found[0]}")
+        losses.append(f"{rows[row][0]} loses {found[0]}" + (large and f", {large}"))
     lines.set(xlim=(low, high), ylim=(count - 0.4, -0.6), xlabel=ACROSS)
     lines.set_yticks(range(count), [named(window, "$2^{{{:.0f}}}$") for window in windows])
     lines.tick_params(axis="y", length=0)
@@ -196,8 +197,9 @@ def edges_of(window: Window) -> list[float]:
 def shares(sizes: torch.Tensor, window: Window) -> list[float]:
     """Percent of `sizes` (above 0) by outcome."""
     form, scaled = find(window[0]), sizes * window[1]
-    # Half of the smallest number is rounded to the even one of two, 0.
-    lost, large = scaled <= form.smallest_subnormal / 2, scaled > form.largest
+    # Half-way goes to the even one: to 0 beside the smallest, and beyond the largest to inf, if there is one.
+    lost, beyond = scaled <= form.smallest_subnormal / 2, 1.5 * form.largest - number(form.last - 1, form) / 2
+    large = scaled >= beyond if form.infinite else scaled > beyond
     coarse = (scaled < form.smallest_normal) & ~lost
     return [100 * float(some.double().mean()) for some in (lost, coarse, ~(lost | coarse | large), large)]
 

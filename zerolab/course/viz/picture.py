@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,22 @@ def check_ranks(ranks: int, least: int = 1) -> None:
         raise InputError(f"{ranks!r} ranks cannot be drawn; take {least} to {MOST_RANKS}")
 
 
+def check_finite(values: Mapping[str, Iterable[float]]) -> None:
+    for name, numbers in values.items():
+        for one in numbers:
+            if not isfinite(one):
+                raise InputError(f"{name} has {one}, which lies on no axis; give finite numbers")
+
+
+def check_times(**times: float) -> None:
+    """Not all of them may be 0."""
+    for name, time in times.items():
+        if not 0 <= time < inf:
+            raise InputError(f"{name} takes {time} ms; give a finite time of at least 0")
+    if not any(times.values()):
+        raise InputError(f"no time is above 0 among {', '.join(times)}, so there is nothing to draw; give one")
+
+
 def text_table(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
     """Rows as aligned text: the first column to the left, all others to the right."""
     lines = [[str(cell) for cell in row] for row in (head, *rows)]
@@ -142,5 +159,5 @@ def text_table(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def figures(value: float) -> str:
-    """Three significant figures without an exponent, such as 0.123, 12.3 and 12,345."""
+    """Three significant figures, such as 0.123, 12.3 and 12,345; below 0.0001 with an exponent."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

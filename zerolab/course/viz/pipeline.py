@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import inf
 from statistics import mean
 from typing import Any, NamedTuple
 
 from zerolab.course.viz.looks import COMPUTING, PASSING, Look
-from zerolab.course.viz.picture import Picture, figures, text_table
+from zerolab.course.viz.picture import Picture, check_times, figures, text_table
 from zerolab.course.viz.timelines import Stretch, draw_spans
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
@@ -65,6 +66,9 @@ def recorded(trace: Iterable[tuple[str, Any, float, float]], buffers: int) -> li
     """The parts of a trace in milliseconds since its first read, in order of their starts."""
     check_count("the number of buffers", buffers)
     parts = sorted((PipelineStep(*one) for one in trace), key=lambda part: part.start)
+    for kind, group, start, stop in parts:
+        if not 0 <= stop - start < inf:
+            raise InputError(f"in the trace {kind} of group {group} lasts from {start} to {stop}; record it anew")
     # A trace of a walk that failed may end with reads of groups that were never computed.
     done = {part.group for part in parts if part.kind == "compute" and part.stop > part.start}
     if not done:
@@ -83,6 +87,7 @@ def schedule(groups: int, buffers: int, read: float, compute: float, write: floa
     check_count("the number of groups", groups)
     check_count("the number of buffers", buffers)
     times = {"read": read, "compute": compute, "write": write}
+    check_times(**times)
     parts: list[PipelineStep] = []
     free, written = dict.fromkeys(times, 0.0), [0.0] * buffers
     for group in range(groups):
@@ -143,6 +148,10 @@ def save_timeline(
 ) -> Picture:
     """`steps` steps of `step` milliseconds, with a checkpoint after `every` of them: above, training waits until it is
     written; beneath, for a copy of its shards only. One checkpoint is written at a time."""
+    check_count("steps", steps)
+    check_count("every", every)
+    check_times(step=step)
+    check_times(step=step, copy=copy, write=write)
     drawn, rows, told = {}, [], []
     for waits in (True, False):
         bars = simulate(steps, every, step, copy, write, waits)
@@ -153,7 +162,7 @@ def save_timeline(
         drawn[f"wait={waits}: training stands still for {figures(still)} ms"] = bars
         told.append(f"{figures(still)} ms with wait={waits}")
     figure = draw_spans(drawn, ROWS, "ms", [*SAVING.values()])
-    table = text_table(["", "stands still, ms", "last step ends", "last file ends", "of training's time"], rows)
+    table = text_table(["", "stands still, ms", "training ends", "last file ends", "of training's time"], rows)
     verdict = f"Training stands still for {' and '.join(told)}."
     return Picture(figure, table, f"{steps} steps and a checkpoint after every {every}. {verdict}", verdict)
 

@@ -8,15 +8,14 @@ from typing import NamedTuple
 from zerolab.checkpoint.manifest import ShardRange
 from zerolab.checkpoint.planner import plan
 from zerolab.course.viz.drawing import Drawing, Frame, Style, filled, words
-from zerolab.course.viz.looks import HATCHES, PALE, WHITE, Look
-from zerolab.course.viz.picture import Picture, text_table
+from zerolab.course.viz.looks import WHITE, Look, pale_look
+from zerolab.course.viz.picture import Picture, check_ranks, text_table
 from zerolab.course.viz.shards import PADDING
-from zerolab.errors import InputError
 from zerolab.flat import Layout, lay_out
 from zerolab.flat.layout import ALIGN, check_count
+from zerolab.zero.table import check_stage
 
-MOST_RANKS = 8
-WIDE, LEFT, ROW, BOX, SAVED, TOP = 560, 104, 34, 24, 50, 104
+WIDE, LEFT, ROW, BOX, SAVED, TOP = 520, 104, 34, 24, 50, 104
 LETTER = 8.4
 """Dots of a letter: a part too narrow for its name has none."""
 MOST_SAID = 4
@@ -56,12 +55,8 @@ def reshard_map(
     Raises:
         InputError: ranks outside 1 to 8, a stage that there is not, or no bytes.
     """
-    for name, ranks in (("saved_by", saved_by), ("loaded_by", loaded_by)):
-        if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= MOST_RANKS:
-            raise InputError(f"{name} is {ranks!r}, which cannot be drawn; take 1 to {MOST_RANKS}")
-    if stage not in (0, 1, 2, 3):
-        raise InputError(f"the stage is {stage!r}; choose 0, 1, 2 or 3")
-    check_count("nbytes", nbytes)
+    for ranks in (saved_by, loaded_by):
+        check_ranks(ranks)
     before, after = (lay_out(shapes, ranks, align) for ranks in (saved_by, loaded_by))
     return reshard_frames(before, after, stage, nbytes)[-1].picture()
 
@@ -121,13 +116,16 @@ def _files(ranks: set[int]) -> str:
 
 def reshard_frames(before: Layout, after: Layout, stage: int, nbytes: int) -> list[Frame]:
     """Rank after rank that loads, its parts move from where they were saved to a row of its own."""
+    check_stage(stage)
+    check_count("nbytes", nbytes)
     found = readings(before, after, stage)
-    said = reshard_text(found, before.ranks, after.ranks, stage, nbytes)
-    frames = [Frame(_drawn(before, after, found, 0), said, 0)]
-    for read in range(after.ranks):
+    said, alt, table = reshard_text(found, before.ranks, after.ranks, stage, nbytes)
+    frames = []
+    for read in range(after.ranks + 1):
+        words = said, f"{read} of {_ranks(after.ranks)} have read. {alt}", table
+        frames.append(Frame(_drawn(before, after, found, read), words, 300 if read else 0))
         frames.append(Frame(_drawn(before, after, found, read, leaves=True)))
-        frames.append(Frame(_drawn(before, after, found, read + 1), said, 300))
-    return frames
+    return frames[:-1]
 
 
 def _drawn(before: Layout, after: Layout, found: Sequence[RankRead], read: int, leaves: bool = False) -> Drawing:
@@ -151,22 +149,18 @@ def _drawn(before: Layout, after: Layout, found: Sequence[RankRead], read: int, 
         first, last = before.shard(writer)
         box(SAVED, first, last, PADDING)
         for piece in before.pieces(writer):
-            box(SAVED, piece.start, piece.stop, look_of(writer))
+            box(SAVED, piece.start, piece.stop, pale_look(writer))
         used = max((piece.stop for piece in before.pieces(writer)), default=first)
         text = f"rank {writer}" if (used - first) * scale > LETTER * 6 + 4 else str(writer)
         if used > first:
             drawing.text(LEFT + (first + used) / 2 * scale, SAVED + 17, text, words(14, halo=3))
     drawing.line((0, TOP - 15, WIDE, TOP - 15), Style(line="#777777", width=1))
     for rank in range(after.ranks):
-        drawing.text(LEFT - 6, TOP + ROW * rank + 17, f"rank {rank} reads", words(13, anchor="end"))
+        drawing.text(LEFT - 6, TOP + ROW * rank + 17, f"rank {rank} reads", words(14, anchor="end"))
     for number, one in enumerate(found):
         if one.rank < read + leaves:
             there = one.rank < read
             texts = [f"from rank {one.writer}", f"{one.writer}"] if there else []
             y = TOP + ROW * one.rank if there else SAVED
-            box(y, one.first, one.last, look_of(one.writer), texts, f"part {number}")
+            box(y, one.first, one.last, pale_look(one.writer), texts, f"part {number}")
     return drawing
-
-
-def look_of(writer: int) -> Look:
-    return Look("", PALE[writer % len(PALE)], HATCHES[writer % len(HATCHES)])

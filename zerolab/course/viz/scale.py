@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from math import ceil, cos, floor, isinf, log2, pi
+from math import ceil, cos, floor, inf, isfinite, log2, nan, pi
 from typing import Any
 
 from matplotlib.ticker import MaxNLocator
@@ -23,10 +23,10 @@ Steps = Sequence[tuple[float, bool]]
 
 def simulated(gradients: Sequence[float], scaler: LossScaler) -> list[tuple[float, bool]]:
     """What `scaler` does when the largest gradients of the steps are these: a step overflows where the scale times
-    the gradient rounds to inf in fp16. An overflow at the floor ends the run."""
+    the gradient rounds to nothing finite in fp16. An overflow at the floor ends the run."""
     steps = []
     for gradient in gradients:
-        steps.append((scaler.scale, isinf(rounded(scaler.scale * gradient, FP16))))
+        steps.append((scaler.scale, not isfinite(rounded(scaler.scale * gradient, FP16))))
         try:
             scaler.update(steps[-1][1])
         except ScaleError:
@@ -54,7 +54,7 @@ def loss_scale(steps: Steps, gradients: Sequence[float] = ()) -> Picture:
     that they allow. If they go on, an overflow at the floor has ended the course."""
     figure, (axes,) = panels(1, 3.4)
     scales = [log2(scale) for scale, _ in steps]
-    limits = [log2(FP16.largest / gradient) for gradient in gradients[: len(steps)]]
+    limits = [log2(FP16.largest / one) if 0 < one < inf else nan for one in gradients[: len(steps)]]
     axes.stairs(scales, baseline=None, color=ink(PALE[4]), linewidth=2, label="loss scale")
     if limits:
         style = {"color": ink(PALE[5]), "linestyle": "--", "label": "largest scale without overflow"}
@@ -65,7 +65,8 @@ def loss_scale(steps: Steps, gradients: Sequence[float] = ()) -> Picture:
             [step + 0.5 for step in skipped], [scales[step] for step in skipped], "X", color="#D55E00",
             markeredgecolor="black", markersize=8, clip_on=False, label="skipped step",
         )  # fmt: skip
-    bottom, top = floor(min(scales + limits)) - 1, ceil(max(scales + limits)) + 1
+    heights = [*filter(isfinite, scales + limits)]
+    bottom, top = floor(min(heights)) - 1, ceil(max(heights)) + 1
     powers = range(bottom, top + 1, ceil((top - bottom) / 10))
     axes.set(xlim=(0, len(steps)), ylim=(bottom, top), xlabel="step", ylabel="loss scale")
     axes.set_yticks(powers, [f"$2^{{{power}}}$" for power in powers])

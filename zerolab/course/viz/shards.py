@@ -17,16 +17,15 @@ MOST_HIGH, LETTER = 84, 8.4
 """Dots: the height of a row, and the width of a letter."""
 
 
-def shard_map(layout: Layout, itemsize: int = 4) -> Picture:
-    """A row for each rank's shard: its pieces of the parameters, drawn to scale, and the padding. `itemsize` is in
-    bytes; the table gives elements and bytes."""
-    return shard_frames(layout, itemsize)[-1].picture()
+def shard_map(layout: Layout) -> Picture:
+    """A row for each rank's shard: its pieces of the parameters, drawn to scale, and the padding."""
+    return shard_frames(layout)[-1].picture()
 
 
-def shard_frames(layout: Layout, itemsize: int = 4) -> list[Frame]:
+def shard_frames(layout: Layout) -> list[Frame]:
     """Three pictures, PICTURES, between which each piece of a parameter that one rank owns moves as a box."""
-    said, table = shard_text(layout, itemsize)
-    return [Frame(Plan(layout, at).drawn(), (said, said, table)) for at in range(len(PICTURES))]
+    said, table = shard_text(layout)
+    return [Frame(Plan(layout, at).drawn(), (said, f"{name}: {said}", table)) for at, name in enumerate(PICTURES)]
 
 
 def padding_of(layout: Layout) -> int:
@@ -34,17 +33,17 @@ def padding_of(layout: Layout) -> int:
     return layout.numel - sum(slot.numel for slot in layout.slots)
 
 
-def shard_text(layout: Layout, itemsize: int = 4) -> tuple[str, str]:
-    """What the map shows, in a sentence, and its numbers as a table."""
+def shard_text(layout: Layout) -> tuple[str, str]:
+    """What the map shows, in a sentence, and its numbers as a table, with the bytes of fp32."""
     rows = []
     for rank in range(layout.ranks):
         padding = layout.shard_numel
         for piece in layout.pieces(rank):
             inside = f"[{piece.start - piece.slot.start}, {piece.stop - piece.slot.start}) of {piece.slot.numel}"
-            rows.append([f"rank {rank}", piece.slot.name, inside, piece.numel, piece.numel * itemsize])
+            rows.append([f"rank {rank}", piece.slot.name, inside, piece.numel, piece.numel * 4])
             padding -= piece.numel
         if padding:
-            rows.append([f"rank {rank}", "padding", "", padding, padding * itemsize])
+            rows.append([f"rank {rank}", "padding", "", padding, padding * 4])
     said = f"{len(layout.slots)} parameters in a flat buffer of {layout.numel:,} elements, cut into {layout.ranks} "
     said += f"shards of {layout.shard_numel:,} elements; {padding_of(layout):,} of all are padding."
     return said, text_table(["", "parameter", "elements", "numel", "bytes"], rows)
@@ -77,14 +76,14 @@ class Plan:
         slots, ranks = self.layout.slots, self.layout.ranks
         looks = [Look(slot.name, PALE[at % 9], HATCHES[at // 9 % 9]) for at, slot in enumerate(slots)]
         high = TOP + ROW * self.most
-        drawing = Drawing(WIDE, high + 16 * (len(slots) // 3 + 1) + 8)
+        drawing = Drawing(WIDE, high + 17 * (len(slots) // 2 + 1) + 8)
         drawing.text(LEFT, 18, PICTURES[self.at], words(anchor="start"), "title")
         for rank in range(ranks):
             box = self.place(rank * self.layout.shard_numel, rank, self.layout.shard_numel)
             drawing.box(*box, filled(PADDING) if self.at else Style(), f"padding {rank}")
         for rank, slot, piece in self.pieces():
-            drawing.box(*self.place(piece.start, rank, piece.numel, slot), filled(looks[slot]), f"{rank} {slot}")
-        drawing.legend([*looks, PADDING], 6, high + 4, 172, 3)
+            drawing.box(*self.place(piece.start, rank, piece.numel, slot), filled(looks[slot]), f"piece {rank} {slot}")
+        drawing.legend([*looks, PADDING], 6, high + 4, 257, 2, size=14)
         if self.at:
             for rank, slot, piece in self.pieces():
                 x, y, wide, tall = self.place(piece.start, rank, piece.numel, slot)

@@ -11,7 +11,7 @@ from zerolab.course.viz.drawing import Drawing, Frame, Style, filled, words
 from zerolab.course.viz.looks import COMPUTING, MEMORY, TRAVELLING, named
 from zerolab.course.viz.picture import Picture, text_table
 from zerolab.course.viz.slices import kb, nice
-from zerolab.course.viz.stages import AXIS, END, LETTERS, SMALL, START, layers
+from zerolab.course.viz.stages import AXIS, END, LETTERS, SMALL, START, draw_areas
 from zerolab.course.viz.step import Flow, StepOfRank, StepRun, watch_flow
 from zerolab.memory import KINDS
 
@@ -57,19 +57,15 @@ class Skyline:
         return BOTTOM - (BOTTOM - TOP) * nbytes / self.bytes
 
     def draw_memory(self, plain: Flow) -> None:
-        for flow, kinds in ((plain, ("",)), (self.flow, KINDS)):
-            for points, kind in layers(flow.ranks[0].course, flow.seconds, kinds):
-                at = [place for time, nbytes in points for place in (self.across(time), self.up(nbytes))]
-                style = filled(MEMORY[kind], "none") if kind else Style("#d9d9d9")
-                self.drawing.add(f"area {kind}", "area", at, style)
+        draw_areas(self.drawing, self.flow, plain, self.across, self.up)
         self.drawing.line((LEFT, TOP, LEFT, BOTTOM, RIGHT, BOTTOM), AXIS)
         self.drawing.text(2, TOP - 7, "MB on rank 0; grey: stage 0", START)
-        for megabytes in range(ceil(self.bytes / 1e6) + 1):
-            if 1e6 * megabytes <= self.bytes:
-                self.drawing.text(LEFT - 4, self.up(1e6 * megabytes) + 4, str(megabytes), END)
+        for megabytes in range(int(self.bytes / 1e6) + 1):
+            self.drawing.text(LEFT - 4, self.up(1e6 * megabytes) + 4, str(megabytes), END)
         each = 500 * ceil(self.seconds / 3e-3)
-        for micros in range(0, int(1e6 * self.seconds), each):
-            unit = " µs" if micros == 4 * each else ""
+        ticks = range(0, int(0.95e6 * self.seconds), each)  # the last has room for the unit
+        for micros in ticks:
+            unit = " µs" if micros == ticks[-1] else ""
             self.drawing.text(self.across(1e-6 * micros), BOTTOM + 13, f"{micros}{unit}", SMALL)
         peak = self.rank.peak
         self.drawing.add("peak", "disc", (self.across(peak.time), self.up(peak.total), 3), Style("black", "white"))

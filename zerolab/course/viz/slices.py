@@ -14,9 +14,8 @@ from typing import NamedTuple
 from zerolab.course.viz.looks import named
 from zerolab.course.viz.picture import text_table
 from zerolab.course.viz.step import Change, Flow, StepRun, watch_flow
-from zerolab.errors import InputError
 from zerolab.memory import KINDS, Sample
-from zerolab.zero.table import STAGES
+from zerolab.zero.table import check_stage
 
 BANDS = ("parameters", "gradients", "optimizer_states")
 AWAY, KEPT, HERE, NEW = range(4)
@@ -46,12 +45,10 @@ class Act(NamedTuple):
     sending: str
 
 
-@lru_cache(maxsize=8)
-def flow_of(stage: int, ranks: int = 4) -> Flow:
+def flow_of(stage: int) -> Flow:
     """The step of the course's small model at a stage, as `step_skyline` shows it."""
-    if stage not in STAGES or isinstance(stage, bool):
-        raise InputError(f"there is no stage {stage!r}; choose 0 to 3")
-    return watch_flow(StepRun(stage=stage, ranks=ranks))
+    check_stage(stage)
+    return watch_flow(StepRun(stage))
 
 
 @lru_cache(maxsize=8)

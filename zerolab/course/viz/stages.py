@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from math import pi, sin
 
@@ -29,6 +29,8 @@ APART, SLOWER = 20e-6, 9_000
 """Seconds between two frames, and how much slower than on the virtual clock a film is shown."""
 SMALL, START, END = words(11), words(11, "start"), words(11, "end")
 AXIS = Style(line="#555555", width=0.8)
+Place = Callable[[float], float]
+"""From seconds or bytes to dots."""
 
 
 def stage_frames(stage: int) -> list[Frame]:
@@ -150,13 +152,18 @@ def draw_memory(drawing: Drawing, flow: Flow, time: float) -> None:
 @lru_cache(maxsize=8)
 def areas(flow: Flow) -> dict[str, Mark]:
     """Of rank 0's memory, the same in each frame."""
-    plain, found = flow_of(0, flow.run.ranks), Drawing(WIDE, HIGH)
+    drawing = Drawing(WIDE, HIGH)
+    draw_areas(drawing, flow, flow_of(0), across, lambda nbytes: up(nbytes / MOST_BYTES))
+    return drawing.marks
+
+
+def draw_areas(drawing: Drawing, flow: Flow, plain: Flow, across: Place, up: Place) -> None:
+    """Rank 0's memory by kind, upon all of that of `plain` in grey."""
     for of, kinds in ((plain, ("",)), (flow, KINDS)):
         for points, kind in layers(of.ranks[0].course, of.seconds, kinds):
-            at = [place for seconds, nbytes in points for place in (across(seconds), up(nbytes / MOST_BYTES))]
+            at = [place for seconds, nbytes in points for place in (across(seconds), up(nbytes))]
             style = filled(MEMORY[kind], "none") if kind else Style("#d9d9d9")
-            found.add(f"memory {kind}", "area", at, style)
-    return found.marks
+            drawing.add(f"memory {kind}", "area", at, style)
 
 
 def layers(

@@ -34,8 +34,8 @@ MODEL = LlamaConfig(vocab_size=256, dim=64, layers=3, heads=4, kv_heads=2, ffn_d
 
 @dataclass(frozen=True)
 class StepRun:
-    """Settings of a step: `tokens` of each rank's one sequence, speeds of the simulated link and device, elements of a
-    bucket of gradients, or whole units. With `offload` the optimizer's states rest on the host."""
+    """Settings of a step: `tokens` of each rank's one sequence, speed of the simulated link, elements of a bucket of
+    gradients, or whole units. With `offload` the optimizer's states rest on the host."""
 
     stage: int = 3
     ranks: int = 4
@@ -44,8 +44,6 @@ class StepRun:
     prefetch: bool = True
     overlap: bool = True
     tokens: int = 32
-    gflop_per_s: float = 50.0
-    gbyte_per_s: float = 20.0
     bucket_numel: int | None = None
     offload: bool = False
 
@@ -196,7 +194,7 @@ def on_rank(comm: Collectives, run: StepRun) -> tuple[Any, ...]:
     before, start = len(comm.tracer.spans), comm.transport.now()
     watcher = Watcher(comm, engine)
     tracker = Tracker(engine_labels(engine), clock=watcher.clock)
-    with SimulatedCompute(comm, run.gflop_per_s, run.gbyte_per_s) as pace, tracker:
+    with SimulatedCompute(comm, gflop_per_s=50, gbyte_per_s=20) as pace, tracker:
         for unit in engine.units:
             for module in unit.modules:
                 _label(module, unit.name, pace)

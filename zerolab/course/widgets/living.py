@@ -7,7 +7,7 @@ from html import escape
 from threading import RLock
 from typing import Any
 
-from ipywidgets import HTML, Box, Layout, ValueWidget, VBox
+from ipywidgets import HTML, Box, DOMWidget, Layout, ValueWidget, VBox
 
 from zerolab.course.viz.picture import Picture, preformatted
 from zerolab.errors import InputError
@@ -22,21 +22,19 @@ NOTE = "(measured where the cell runs, so not stored: run it to see the figures 
 WIDE = Layout(width="100%", margin="0")
 
 
-class Stored(VBox):
+class Stored(DOMWidget):
     """A widget in whose place a notebook without a kernel shows `stored`: HTML, and the same as text."""
 
     def stored(self) -> tuple[str, str]:
         raise NotImplementedError
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        data = bundle[0] if isinstance(bundle, tuple) else bundle
-        if data is not None:
-            data["text/html"], data["text/plain"] = self.stored()
-        return bundle
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        html, text = self.stored()
+        # Not super(): anywidget gives a pair.
+        return {**DOMWidget._repr_mimebundle_(self, **kwargs), "text/html": html, "text/plain": text}
 
 
-class Living(Stored):
+class Living(Stored, VBox):
     """`draw(**settings)` with a control for each setting: whoever moves one sees the picture drawn anew.
 
     A test sets `controls[name].value` and reads `picture`. Raises InputError where the first settings have none.
@@ -64,7 +62,7 @@ class Living(Stored):
                 self.picture, self.refusal, said = self.draw(**self.settings()), "", ""
             except InputError as error:
                 self.refusal = str(error)
-                style = f"color: {RED}; font-weight: bold; line-height: 1.4"
+                style = f"color: {RED}; background: #fff; padding: 0.3em; font-weight: bold; line-height: 1.4"
                 said = f'<p role="alert" style="{style}">{escape(self.refusal)}.<br>{STALE}</p>'
             self.note.value, self.shown.value = said, self.picture.html(faded=bool(said))
 
@@ -73,7 +71,7 @@ class Living(Stored):
         return self.note.value + self.shown.value, text + self.picture.table
 
 
-class Here(Stored):
+class Here(Stored, VBox):
     """A picture, or a text, with timings in it, in `text`. A stored output that held them would be another in each run:
     in its place stands a note, after `elsewhere`, the figures of some other machine."""
 

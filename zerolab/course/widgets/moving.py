@@ -8,13 +8,13 @@ from anywidget import AnyWidget
 from traitlets import Dict
 
 from zerolab.course.living.scene import Scene, encoded, marked, named, player, shown, style
-from zerolab.course.viz.drawing import Style
+from zerolab.course.viz.drawing import Frame, Style
 from zerolab.course.viz.picture import Picture
-from zerolab.course.widgets.living import DRAWING
+from zerolab.course.widgets.living import DRAWING, Stored
 from zerolab.errors import InputError
 
 
-class Moving(AnyWidget):
+class Moving(Stored, AnyWidget):
     """A scene, set so. Its still is part of the cell's stored output, so a notebook that is opened without a kernel
     shows it, and the site puts the scene in its place, if it has these settings.
 
@@ -33,17 +33,17 @@ class Moving(AnyWidget):
                 said = ", ".join(map(str, one.values))
                 raise InputError(f"{one.name} is {settings[one.name]!r}; choose one of {said}")
         self.film = self.drawn.film(**self.controls(settings))
-        self.still(settings)  # a stop that is not there is refused at once
+        self.stop(settings)  # one that is not there is refused at once
         super().__init__(scene=self.drawn.described() | {"asks": True}, settings=settings)
-        self.answer = {"name": self.name(settings), **self.encoded()}
+        self.answer = self.answered(settings)
         self.observe(self.follow, names="settings")
 
     def controls(self, settings: dict[str, Any]) -> dict[str, Any]:
         return {one.name: settings[one.name] for one in self.drawn.controls}
 
-    def still(self, settings: dict[str, Any]) -> Picture:
+    def stop(self, settings: dict[str, Any]) -> Frame:
         stop = self.drawn.stop
-        return self.drawn.still(self.film, settings[stop.name] if stop else 0, self.controls(settings))
+        return self.drawn.stop_of(self.film, settings[stop.name] if stop else 0, self.controls(settings))
 
     @property
     def picture(self) -> Picture:
@@ -51,7 +51,7 @@ class Moving(AnyWidget):
         shorter stands at its end."""
         last = sum(bool(frame.words) for frame in self.film) - 1
         stop = self.drawn.stop
-        return self.still(self.settings | ({stop.name: min(self.settings[stop.name], last)} if stop else {}))
+        return self.stop(self.settings | ({stop.name: min(self.settings[stop.name], last)} if stop else {})).picture()
 
     def follow(self, change: Any) -> None:
         """Draw what a reader has set. Of two moves at once, in two threads, the last to draw sees both."""
@@ -69,18 +69,14 @@ class Moving(AnyWidget):
             self.film = self.drawn.film(**self.controls(settings))
         except InputError as error:
             return {"name": self.name(settings), "refused": str(error)}
-        return {"name": self.name(settings), **self.encoded()}
+        return self.answered(settings)
 
-    def encoded(self) -> dict[str, Any]:
+    def answered(self, settings: dict[str, Any]) -> dict[str, Any]:
         styles: dict[Style, int] = {}
-        return {"films": [encoded(self.film, styles)], "styles": [*map(shown, styles)]}
+        films = [encoded(self.film, styles)]
+        return {"name": self.name(settings), "films": films, "styles": [*map(shown, styles)]}
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        data = bundle[0] if isinstance(bundle, tuple) else bundle
-        if data is not None:
-            still = self.picture.html()
-            if self.kept.has(self.settings):
-                still = marked(self.kept.name, self.settings, still)
-            data.update({"text/html": still, "text/plain": self.picture.table})
-        return bundle
+    def stored(self) -> tuple[str, str]:
+        picture = self.picture
+        html = picture.html()
+        return marked(self.kept.name, self.settings, html) if self.kept.has(self.settings) else html, picture.table

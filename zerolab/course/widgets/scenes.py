@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zerolab.course.living import scenes
+from zerolab.course.living.scenes import Shapes
 from zerolab.course.widgets.moving import Moving
 from zerolab.errors import InputError
 from zerolab.flat import ALIGN
-
-Shapes = Mapping[str, Sequence[int]]
 
 
 def ring_stepper(collective: str = "reduce_scatter", ranks: int = 4, step: int = 0) -> Moving:

@@ -15,6 +15,7 @@ from zerolab.course.viz.picture import Picture
 from zerolab.course.viz.pipeline import offload_pipeline, save_timeline
 from zerolab.course.viz.scale import COURSES, gradient_course, loss_scale, simulated
 from zerolab.course.widgets.living import Living
+from zerolab.errors import InputError
 from zerolab.precision.scaler import LossScaler
 
 WIDE = {"style": {"description_width": "205px"}, "layout": Layout(width="400px")}
@@ -24,10 +25,14 @@ LONG_TIMES = [1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 40.0, 80.0]
 
 
 def choice(label: str, values: Sequence[Any], value: Any) -> SelectionSlider:
+    if value not in values:
+        raise InputError(f"{label} is {value!r}; choose one of {', '.join(map(str, values))}")
     return SelectionSlider(options=[*values], value=value, description=label, **WIDE)
 
 
 def whole(label: str, least: int, most: int, value: int) -> IntSlider:
+    if value not in range(least, most + 1):
+        raise InputError(f"{label} is {value!r}; take {least} to {most}")
     return IntSlider(value=value, min=least, max=most, description=label, **WIDE)
 
 
