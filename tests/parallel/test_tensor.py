@@ -44,9 +44,9 @@ def model_of(name: str) -> LanguageModel:
 
 @torch.no_grad()
 def perturbed(model: LanguageModel) -> LanguageModel:
-    """Biases that begin as 0 would hide what adds them twice, and norms of an embedding near 0 would blow rounding up."""
-    for parameter in model.parameters():
-        parameter.add_(torch.randn(parameter.shape) * 0.1)
+    """Biases of 0 would hide what adds them twice, and norms of embeddings near 0 would blow rounding up."""
+    for name, parameter in model.named_parameters():
+        parameter.add_(torch.randn(parameter.shape) * (1.0 if "embedding" in name else 0.1))
     return model
 
 

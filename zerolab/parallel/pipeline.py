@@ -119,13 +119,13 @@ class Pipeline:
         count = self.schedule.micro_batches
         if len(tokens) % count:
             raise InputError(f"{count} micro-batches cannot share {len(tokens)} sequences evenly; change one")
-        step = Step(self, tokens.chunk(count), targets.chunk(count))
+        run = BatchRun(self, tokens.chunk(count), targets.chunk(count))
         for action in self.schedule.rows[self.comm.rank]:
-            step.do(action)
-        return step.end()
+            run.do(action)
+        return run.end()
 
 
-class Step:
+class BatchRun:
     """One batch on its way: what came in and went out of each stage, until its
     backward has been."""
 
