@@ -17,8 +17,7 @@ from zerolab.collectives import LocalCollectives
 from zerolab.errors import InputError
 from zerolab.offload.places import NO_OFFLOAD, Offload
 from zerolab.zero import ZeroEngine
-from zerolab.zero.start import probe
-from zerolab.zero.step import default_factory
+from zerolab.zero.start import default_factory, probe
 
 O = torch.optim  # noqa: E741
 

@@ -13,7 +13,8 @@ from zerolab.offload import Offload
 from zerolab.offload.formats import format_of
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
-from zerolab.zero.table import STAGES, Dtypes, StateTable, check_stage, make_rows, order_of_cuts
+from zerolab.zero.start import check_stage
+from zerolab.zero.table import STAGES, Dtypes, StateTable, make_rows, order_of_cuts
 
 F32 = Dtypes(*[torch.float32] * 6)
 

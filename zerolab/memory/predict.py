@@ -14,7 +14,7 @@ from zerolab.offload.formats import StateSize, format_of, sub_group_limit
 from zerolab.offload.groups import count_parts, round_up_to_page, sub_groups
 from zerolab.offload.places import NO_OFFLOAD, Offload, check_places, ledger
 from zerolab.precision.recipe import Precision, find_precision
-from zerolab.zero.table import check_stage
+from zerolab.zero.start import check_stage
 
 
 def predict(

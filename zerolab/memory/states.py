@@ -17,7 +17,7 @@ from zerolab.flat.layout import check_count
 from zerolab.offload.formats import format_of
 from zerolab.offload.places import NO_OFFLOAD, Offload, check_places, ledger
 from zerolab.precision.recipe import Precision, find_precision
-from zerolab.zero.table import check_stage
+from zerolab.zero.start import check_stage
 
 ADAM = ("exp_avg", "exp_avg_sq")
 """What torch's Adam and AdamW call their two moments."""

@@ -14,7 +14,7 @@ from zerolab.memory.predict import check_plans
 from zerolab.offload.places import NO_OFFLOAD, Offload
 from zerolab.precision.recipe import Precision, find_precision
 from zerolab.zero.limits import NO_LIMITS, Stage3Limits
-from zerolab.zero.table import REDUCTIONS
+from zerolab.zero.start import REDUCTIONS
 
 
 def check_reduction(reduction: str) -> None:

@@ -60,6 +60,13 @@ class Head(nn.Module):
         return self.lm_head(self.norm(x))
 
 
+class Loss(nn.Module):
+    """Mean cross-entropy (fp32) of logits [batch, seq, vocab]; without targets [batch, seq] the logits."""
+
+    def forward(self, logits: Tensor, targets: Tensor | None = None) -> Tensor:
+        return logits if targets is None else F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
 class LanguageModel(nn.Module):
     """The whole model. Its initial weights depend on torch's global seed alone.
 
@@ -81,6 +88,7 @@ class LanguageModel(nn.Module):
         self.embedding = embedding
         self.blocks = nn.ModuleList(block() for _ in range(config.layers))
         self.head = Head(norm(), config)
+        self.loss = Loss()
         if config.tied_head:
             self.head.lm_head.weight = next(embedding.parameters())
         self._initialize(self)
@@ -127,10 +135,7 @@ class LanguageModel(nn.Module):
                 )
             else:
                 hidden = block(hidden, *context)
-        logits = self.head(hidden)
-        if targets is None:
-            return logits
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        return self.loss(self.head(hidden), targets)
 
 
 def check_batch(tokens: Tensor, targets: Tensor | None, max_seq_len: int) -> None:

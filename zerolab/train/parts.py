@@ -13,7 +13,8 @@ from zerolab.models import build_model
 from zerolab.run import RunSpec, instances
 from zerolab.train.resume import Start
 from zerolab.zero import ZeroEngine
-from zerolab.zero.step import Factory, default_factory
+from zerolab.zero.start import default_factory
+from zerolab.zero.step import Factory
 
 
 def make_engine(comm: Collectives, start: Start) -> ZeroEngine:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from zerolab.flat.views import fill
 from zerolab.zero.bucket import Bucket, DeviceTier
 from zerolab.zero.reducer import Reducer
 from zerolab.zero.schedule import GatherSchedule, Guards
-from zerolab.zero.step import OptimizerStep, StepResult, measure
+from zerolab.zero.step import OptimizerStep, StepResult, gradient_norm, measure
 from zerolab.zero.table import STAGES, Sharding
 from zerolab.zero.units import GroupOf, find_units, settle_all
 
@@ -70,12 +71,12 @@ class Engine:
         self.stage = sharding.stage
         self.shards_parameters = bool(STAGES[self.stage][0])
         replicas = None if replicate is None else replicate.size
-        self.units = find_units(model, comm.size, units, groups, sharding, replicas)
+        self.units = find_units(model, self.comm_of, units, groups, sharding, replicas)
         self.buckets = [bucket for unit in self.units for bucket in unit.buckets]
         self.guards = Guards([make() for make in guards])
         self.tier = self.make_tier()
         for bucket in self.buckets:
-            bucket.comm, bucket.tier = comm, self.tier
+            bucket.comm, bucket.tier = self.comm_of(bucket.parameters[0]), self.tier
         self.before_setup()
         with phase("setup"), torch.no_grad():
             self.tier.prepare([bucket for unit in self.units for bucket in unit.gathered])
@@ -91,6 +92,10 @@ class Engine:
         self.guards.tell("attach", self)
 
     # What others put something else in the place of.
+
+    def comm_of(self, parameter: nn.Parameter) -> Collectives:
+        """The ranks over which a parameter's states are sharded."""
+        return self.comm
 
     def make_tier(self) -> DeviceTier:
         """Where parameters and gradients are stored."""
@@ -192,7 +197,7 @@ class Engine:
         self._agree()
         clip_norm, norm_type = self.sharding.clip_norm, self.sharding.norm_type
         scale = None if self.scaler is None else self.scaler.scale
-        result, factor = measure(self.comm, trainable, clip_norm, norm_type, scale)
+        result, factor = measure(partial(self.gradient_norm, trainable), clip_norm, norm_type, scale)
         if not result.skipped:
             self.guards.tell("before_update")
             self.update(factor)
@@ -219,6 +224,10 @@ class Engine:
         self.reducer.remove()
 
     # Parts of a step.
+
+    def gradient_norm(self, buckets: list[Bucket], norm_type: float) -> float:
+        """The norm of what the last backward brought, over all ranks."""
+        return gradient_norm(self.comm, buckets, norm_type)
 
     def check_whole(self) -> None:
         """Raise a StateError if a step, a load or a write has ended half-way."""
@@ -284,11 +293,11 @@ class Engine:
         if flat is None:
             flat = self.comm.allocate(bucket.layout.numel, bucket.dtypes.main)
             fill(flat, bucket.layout, bucket.parameters)
-        return self.of_rank_0(flat)
+        return self.of_rank_0(flat, bucket.comm)
 
     @torch.no_grad()
-    def of_rank_0(self, tensor: torch.Tensor) -> torch.Tensor:
+    def of_rank_0(self, tensor: torch.Tensor, comm: Collectives | None = None) -> torch.Tensor:
         """Overwrite a contiguous tensor with the first rank's values, on every rank; returns it."""
-        for group in filter(None, (self.comm, self.replicate)):
+        for group in filter(None, (comm or self.comm, self.replicate)):
             group.broadcast(tensor)
         return tensor

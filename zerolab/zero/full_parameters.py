@@ -25,7 +25,8 @@ from zerolab.flat.views import shard_of, view
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.engine import Engine
 from zerolab.zero.guards import ParameterGuard, take_written
-from zerolab.zero.step import check_norm, clip_factor, gradient_norm
+from zerolab.zero.start import check_norm
+from zerolab.zero.step import clip_factor
 from zerolab.zero.stored_step import StoredState, StoredStep
 from zerolab.zero.tiers import Tier, all_hear, changing
 from zerolab.zero.units import Unit, settle_all
@@ -68,7 +69,7 @@ def gather_parameters(engine: Engine) -> None:
     """Bring what ranks have written to all of them. A collective: none has failed."""
     for bucket in engine.buckets:
         if bucket.rows.owned > bucket.rows.parameters.depth:
-            engine.comm.all_gather(bucket.shard, out=bucket.whole)
+            bucket.comm.all_gather(bucket.shard, out=bucket.whole)
 
 
 def fill(bucket: Bucket, begin: int, run: Tensor, read: Read) -> None:
@@ -115,7 +116,7 @@ class FullParameters(Engine):
         if not all(bucket.gradients.summed and not bucket.gradients.filled for bucket in buckets):
             raise StateError("there are no reduced gradients to clip; call clip_grad_norm_ after backward(loss)")
         scale = self.loss_scale
-        norm = gradient_norm(self.comm, buckets, norm_type) / scale
+        norm = self.gradient_norm(buckets, norm_type) / scale
         factor = clip_factor(norm, max_norm)
         if factor != 1.0 and norm < float("inf"):
             for bucket in buckets:
@@ -148,7 +149,7 @@ class FullParameters(Engine):
                     take_written(bucket.parameters)
                 with changing(self, "a write in summon_full_params"):
                     for bucket in new:
-                        self.tier.open(bucket).copy_(shard_of(bucket.whole, bucket.layout, self.comm.rank))
+                        self.tier.open(bucket).copy_(shard_of(bucket.whole, bucket.layout, bucket.comm.rank))
                     self.tier.flush()
         finally:
             schedule.is_summoned = False
@@ -212,7 +213,7 @@ class FullParameters(Engine):
         for bucket, flat in own.items():
             if bucket.rows.owned:
                 with phase("consolidate"):
-                    flat = self.comm.all_gather(flat.to(self.comm.device))
+                    flat = bucket.comm.all_gather(flat.to(self.comm.device))
             if to in (None, self.comm.rank):
                 found |= copy_slots(bucket, flat)
         return found

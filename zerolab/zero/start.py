@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -30,6 +31,7 @@ from zerolab.offload.formats import StateSize
 from zerolab.precision.recipe import Precision
 from zerolab.zero.bucket import Bucket
 from zerolab.zero.step import Factory
+from zerolab.zero.table import STAGES
 from zerolab.zero.units import Unit
 
 Init = Callable[[nn.Module], object]
@@ -83,6 +85,27 @@ def check_alike(
         size = comm.size
         differ += f", and both groups by comm.split: comm.rank // {size} to shard, comm.rank % {size} to replicate"
         replicate.compare_lines([f"shard {comm.rank} of {comm.size}", *lines], differ)
+
+
+def check_stage(stage: int) -> None:
+    if isinstance(stage, bool) or stage not in STAGES:
+        raise InputError(f"there is no ZeRO stage {stage!r}; choose 0, 1, 2 or 3")
+
+
+REDUCTIONS = ("reduce_scatter", "all_reduce")
+"""How stage 1 may reduce gradients."""
+
+
+def check_norm(max_norm: float, norm_type: float) -> None:
+    if not (isinstance(max_norm, int | float) and max_norm > 0):
+        raise InputError(f"the clipping norm is {max_norm!r}; give a number above 0, or None for no clipping")
+    if not (isinstance(norm_type, int | float) and norm_type >= 1):
+        raise InputError(f"norm_type is {norm_type!r}; give 1, 2, another p of at least 1, or inf")
+
+
+def default_factory(lr: float, **options: Any) -> Factory:
+    """AdamW, fused: one pass over parameter, gradient and both moments."""
+    return partial(torch.optim.AdamW, lr=lr, fused=True, **options)
 
 
 # A model from the meta device.

@@ -7,18 +7,18 @@ a slice can update it alone, with the same bits as the whole would get.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 
 from zerolab.collectives.call import phase
 from zerolab.collectives.contract import Collectives
-from zerolab.errors import InputError
 from zerolab.flat.views import address, numbers, values_here
 from zerolab.zero.bucket import Bucket, DeviceTier
+
+Tensor = torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,13 @@ class StepResult:
     loss_scale: float = 1.0
 
 
-def check_norm(max_norm: float, norm_type: float) -> None:
-    if not (isinstance(max_norm, int | float) and max_norm > 0):
-        raise InputError(f"the clipping norm is {max_norm!r}; give a number above 0, or None for no clipping")
-    if not (isinstance(norm_type, int | float) and norm_type >= 1):
-        raise InputError(f"norm_type is {norm_type!r}; give 1, 2, another p of at least 1, or inf")
-
-
 @torch.no_grad()
-def gradient_norm(comm: Collectives, buckets: list[Bucket], norm_type: float = 2.0) -> float:
-    """The p-norm of the gradients of all buckets over all ranks; NaN where they have no values."""
-    own = _partial(comm, buckets, norm_type)
+def gradient_norm(
+    comm: Collectives, buckets: list[Bucket], norm_type: float = 2.0, holders: Mapping[str, int] | None = None
+) -> float:
+    """The p-norm of the gradients of all buckets over all ranks; NaN where they have no values. A parameter whose
+    elements so many ranks count, by its name in `holders`, counts on each with that part."""
+    own = _partial(comm.device, buckets, norm_type, holders)
     with phase("norm"):
         partials = numbers(comm.all_gather(own), instead=[math.nan] * comm.size)
     if math.isinf(norm_type):
@@ -55,14 +51,15 @@ def clip_factor(norm: float | None, max_norm: float | None) -> float:
 
 
 def measure(
-    comm: Collectives, buckets: list[Bucket], clip_norm: float | None, norm_type: float, scale: float | None = None
+    norm_of: Callable[[float], float], clip_norm: float | None, norm_type: float, scale: float | None = None
 ) -> tuple[StepResult, float]:
-    """Whether to step, which all ranks see alike, and the factor that unscales and clips the gradients."""
+    """Whether to step, which all ranks see alike, and the factor that unscales and clips the gradients, whose norm of
+    each type is asked for."""
     if clip_norm is None and scale is None:
         return StepResult(), 1.0
     scale = 1.0 if scale is None else scale
     # Without clipping the largest gradient is enough to see an overflow.
-    norm = gradient_norm(comm, buckets, float("inf") if clip_norm is None else norm_type) / scale
+    norm = norm_of(float("inf") if clip_norm is None else norm_type) / scale
     clipped = None if clip_norm is None else norm
     # Gradients without values are taken to be finite, and to be clipped.
     if not norm < float("inf") and values_here():
@@ -70,24 +67,28 @@ def measure(
     return StepResult(clipped, False, scale), clip_factor(clipped, clip_norm) / scale
 
 
-def _partial(comm: Collectives, buckets: list[Bucket], norm_type: float) -> torch.Tensor:
-    """This rank's maximum, or its sum of |g|^p, in double precision from piece to piece; [1] on the rank's device."""
-    norms = []
+def _partial(
+    device: torch.device, buckets: list[Bucket], norm_type: float, holders: Mapping[str, int] | None
+) -> Tensor:
+    """This rank's maximum, or its sum of |g|^p, in double precision from piece to piece; [1]."""
+    norms, counted = [], []
     for bucket in buckets:
-        start, _ = bucket.layout.shard(comm.rank)
-        shard = bucket.reduced_shard()
-        pieces = [shard[piece.start - start : piece.stop - start] for piece in bucket.layout.pieces(comm.rank)]
-        norms += [piece.abs() if piece.is_complex() else piece for piece in pieces]
+        rank, shard = bucket.comm.rank, bucket.reduced_shard()
+        start, _ = bucket.layout.shard(rank)
+        for piece in bucket.layout.pieces(rank):
+            part = shard[piece.start - start : piece.stop - start]
+            norms.append(part.abs() if part.is_complex() else part)
+            counted.append(holders[piece.slot.name] if holders else 1)
     if not norms:
-        return torch.zeros(1, dtype=torch.float64, device=comm.device)
+        return torch.zeros(1, dtype=torch.float64, device=device)
     # 16-bit sums would overflow where the gradients do not.
     wide = torch.float64 if any(norm.dtype == torch.float64 for norm in norms) else torch.float32
     each = torch.stack(torch._foreach_norm(norms, norm_type, dtype=wide)).double()
-    whole = each.max() if math.isinf(norm_type) else each.pow(norm_type).sum()
-    return whole.view(1).to(comm.device)
+    if math.isinf(norm_type):
+        return each.max().view(1).to(device)
+    return (each.pow(norm_type) / torch.tensor(counted).to(each)).sum().view(1).to(device)
 
 
-Tensor = torch.Tensor
 Factory = Callable[..., torch.optim.Optimizer]
 
 
@@ -202,8 +203,3 @@ class OptimizerStep:
     def initial(self, segment: ShardSegment) -> Tensor:
         bucket = segment.bucket
         return segment.part(self.tier.open(bucket) if bucket.initial is None else bucket.initial)
-
-
-def default_factory(lr: float, **options: Any) -> Factory:
-    """AdamW, fused: one pass over parameter, gradient and both moments."""
-    return partial(torch.optim.AdamW, lr=lr, fused=True, **options)

@@ -19,7 +19,6 @@ from math import prod
 
 import torch
 
-from zerolab.errors import InputError
 from zerolab.flat.layout import ALIGN
 
 WHOLE, SHARD = 0, 1
@@ -183,15 +182,6 @@ def make_rows(
         owned,
         all_reduce,
     )
-
-
-def check_stage(stage: int) -> None:
-    if isinstance(stage, bool) or stage not in STAGES:
-        raise InputError(f"there is no ZeRO stage {stage!r}; choose 0, 1, 2 or 3")
-
-
-REDUCTIONS = ("reduce_scatter", "all_reduce")
-"""How stage 1 may reduce gradients."""
 
 
 @dataclass(frozen=True)

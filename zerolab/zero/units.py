@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from zerolab.collectives.contract import Collectives
 from zerolab.collectives.handle import Handle
 from zerolab.errors import InputError
 from zerolab.flat.layout import BucketPlan, lay_out, split_by_size
@@ -23,6 +24,8 @@ from zerolab.zero.table import UNSHARDED, Dtypes, Sharding, make_rows
 
 GroupOf = Callable[[str, nn.Parameter], Mapping[str, Any]]
 """Optimizer options of a parameter, such as {"weight_decay": 0.0}; those alike share a group."""
+CommOf = Callable[[nn.Parameter], Collectives]
+"""The ranks over which a parameter's states are sharded."""
 
 
 def dtypes_of(dtype: torch.dtype, wanted: Dtypes | None, persistent: bool = False) -> Dtypes:
@@ -152,7 +155,7 @@ def settle_all(units: Iterable[Unit]) -> None:
 
 def find_units(
     model: nn.Module,
-    ranks: int,
+    ranks: int | CommOf,
     modules: Sequence[nn.Module] | None = None,
     group_of: GroupOf | None = None,
     sharding: Sharding = UNSHARDED,
@@ -230,29 +233,30 @@ def own_parameters(module: nn.Module, inner: set[int]) -> list[nn.Parameter]:
 def cut_buckets(
     unit: str,
     parameters: list[tuple[str, nn.Parameter]],
-    ranks: int,
+    ranks: int | CommOf,
     group_of: GroupOf | None,
     sharding: Sharding,
     replicas: int | None,
 ) -> list[Bucket]:
-    """Buckets of one unit: by dtype, by whether they train and by whether they are persistent, each of at most
+    """Buckets of one unit: by dtype, by whether they train and are persistent, and by how many ranks, each of at most
     `bucket_numel` elements unless a single parameter is larger. Narrow dtypes are aligned to as many bytes as fp32."""
-    kinds: dict[tuple[Dtypes, bool, bool], dict[str, nn.Parameter]] = {}
+    kinds: dict[tuple[Dtypes, bool, bool, int], dict[str, nn.Parameter]] = {}
     for name, parameter in parameters:
         persistent = 0 < sharding.persistence_numel >= parameter.numel()
-        key = dtypes_of(parameter.dtype, sharding.dtypes, persistent), parameter.requires_grad, persistent
+        over = ranks if isinstance(ranks, int) else ranks(parameter).size
+        key = dtypes_of(parameter.dtype, sharding.dtypes, persistent), parameter.requires_grad, persistent, over
         kinds.setdefault(key, {})[name] = parameter
     buckets = []
-    for (dtypes, trainable, persistent), named in kinds.items():
+    for (dtypes, trainable, persistent, over), named in kinds.items():
         itemsize = dtypes.params.itemsize
         align = sharding.align * max(1, 4 // itemsize)
         # Persistent parameters have stage 2's rows.
         stage = min(sharding.stage, 2) if persistent else sharding.stage
-        stages, sizes = ([stage], [ranks]) if replicas is None else ([0, stage], [replicas, ranks])
+        stages, sizes = ([stage], [over]) if replicas is None else ([0, stage], [replicas, over])
         rows = make_rows(stages, sizes, dtypes, trainable, sharding.tiers, sharding.all_reduce)
         numels = ((name, parameter.numel()) for name, parameter in named.items())
         for run in split_by_size(numels, sharding.bucket_numel):
-            layout = lay_out({name: named[name].shape for name in run}, ranks, align)
+            layout = lay_out({name: named[name].shape for name in run}, over, align)
             options = (group_of(name, named[name]) if group_of else {} for name in run)
             groups = tuple(tuple(sorted(its.items())) for its in options)
             hash(groups)  # a list in them would fail only when the model is in its buckets

@@ -32,10 +32,22 @@ from zerolab.zero.bucket import Bucket
 from zerolab.zero.full_parameters import FullParameters
 from zerolab.zero.guards import DEFAULT
 from zerolab.zero.limits import NO_LIMITS, Stage3Limits
-from zerolab.zero.start import Init, check_alike, check_model, find_init, materialize, models_in_use, probe
-from zerolab.zero.step import Factory, StepResult, check_norm, default_factory
+from zerolab.zero.start import (
+    REDUCTIONS,
+    Init,
+    check_alike,
+    check_model,
+    check_norm,
+    check_stage,
+    default_factory,
+    find_init,
+    materialize,
+    models_in_use,
+    probe,
+)  # fmt: skip
+from zerolab.zero.step import Factory, StepResult
 from zerolab.zero.stored_step import DiskStep, StoredStep
-from zerolab.zero.table import REDUCTIONS, STAGES, Dtypes, Sharding, check_stage
+from zerolab.zero.table import STAGES, Dtypes, Sharding
 from zerolab.zero.tiers import TIERS, Tier, all_hear, changing
 from zerolab.zero.units import GroupOf, settle_all
 
@@ -74,6 +86,9 @@ class ZeroEngine(FullParameters):
     same units in the same order. docs/gestures.md says what else works as in plain torch.
     """
 
+    mesh: Any = None
+    """Along whose other axes the model is sharded (`parallel/`)."""
+
     def __init__(
         self,
         model: nn.Module,
@@ -102,6 +117,8 @@ class ZeroEngine(FullParameters):
     ) -> None:
         if (lr is None) == (optimizer is None):
             raise InputError(f"lr is {lr!r} and optimizer is {optimizer!r}; give exactly one of the two")
+        if getattr(model, "mesh", None) is not self.mesh:
+            raise InputError("the model is sharded over a mesh; wrap it by GridEngine(model, mesh, ...), of that mesh")
         if clip_norm is not None:
             check_norm(clip_norm, norm_type)
         self.precision = find_precision(precision)

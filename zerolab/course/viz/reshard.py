@@ -13,7 +13,7 @@ from zerolab.course.viz.picture import Picture, check_ranks, text_table
 from zerolab.course.viz.shards import PADDING
 from zerolab.flat import Layout, lay_out
 from zerolab.flat.layout import ALIGN, check_count
-from zerolab.zero.table import check_stage
+from zerolab.zero.start import check_stage
 
 WIDE, LEFT, ROW, BOX, SAVED, TOP = 520, 104, 34, 24, 50, 104
 LETTER = 8.4

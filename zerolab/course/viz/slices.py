@@ -15,7 +15,7 @@ from zerolab.course.viz.looks import named
 from zerolab.course.viz.picture import text_table
 from zerolab.course.viz.step import Change, Flow, StepRun, watch_flow
 from zerolab.memory import KINDS, Sample
-from zerolab.zero.table import check_stage
+from zerolab.zero.start import check_stage
 
 BANDS = ("parameters", "gradients", "optimizer_states")
 AWAY, KEPT, HERE, NEW = range(4)

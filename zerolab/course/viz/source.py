@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from zerolab.zero.table import StateTable, check_stage, make_rows
+from zerolab.zero.start import check_stage
+from zerolab.zero.table import StateTable, make_rows
 from zerolab.zero.units import dtypes_of
 
 

@@ -1,0 +1,168 @@
+"""A pipeline on any grid, by any schedule, trains as one process does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from cover import covering, pairs
+from test_tensor import BATCH, LLAMA, OPTIMIZERS, STEPS, State, batch, perturbed
+
+from zerolab.collectives import Collectives
+from zerolab.errors import RankError
+from zerolab.models import GPT2Config, build_model
+from zerolab.parallel import Grid, GridEngine, Mesh, MixtureOfExperts, Pipeline, cut_stages, shard_model, unshard
+from zerolab.parallel.actions import Schedule, gpipe, interleaved, one_forward_one_backward, zero_bubble
+from zerolab.ranks import launch
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "llama": lambda: build_model(replace(LLAMA, layers=4, tied_head=False)),
+    "gpt2": lambda: build_model(GPT2Config(37, 16, 5, 4, 16, bias=True, tied_head=False)),
+    "mixture": lambda: MixtureOfExperts(replace(LLAMA, layers=4, tied_head=False), 4, 2, coefficient=0.3),
+}
+SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {
+    "gpipe": gpipe,
+    "1f1b": one_forward_one_backward,
+    "interleaved": lambda ranks, micros: interleaved(ranks, micros, 2),
+    "zero bubble": zero_bubble,
+}
+
+
+def model_of(name: str) -> Any:
+    torch.manual_seed(3)
+    return perturbed(MODELS[name]())
+
+
+@cache
+def alone(
+    name: str, optimizer: str, clip: float | None, micros: int, parts: int
+) -> tuple[State, list[float], list[Any]]:
+    """One process with the same micro-batches: in each what all data-parallel ranks have in theirs."""
+    model, losses, norms = model_of(name), [], []
+    stepper = OPTIMIZERS[optimizer](model.parameters())
+    for step in range(STEPS):
+        total = 0.0
+        shared = [
+            whole.reshape(parts, micros, -1, whole.shape[1]).transpose(0, 1).flatten(1, 2) for whole in batch(step)
+        ]
+        for tokens, targets in zip(*shared, strict=True):
+            loss = model(tokens, targets) / micros
+            loss.backward()
+            total += loss.item()
+        norms.append(None if clip is None else float(torch.nn.utils.clip_grad_norm_(model.parameters(), clip)))
+        stepper.step()
+        stepper.zero_grad()
+        losses.append(total)
+    return {key: value.detach().clone() for key, value in model.named_parameters()}, losses, norms
+
+
+def trained(
+    comm: Collectives,
+    name: str,
+    grid: Grid,
+    stage: int,
+    schedule: str,
+    micros: int,
+    optimizer: str,
+    clip: float | None,
+    sequence: bool,
+    reduce: str,
+) -> tuple[State, list[float], list[Any]]:
+    mesh = Mesh(comm, grid)
+    chunks = 2 if schedule == "interleaved" else 1
+    model = cut_stages(shard_model(model_of(name), mesh, sequence), mesh, chunks)
+    engine = GridEngine(model, mesh, stage, optimizer=OPTIMIZERS[optimizer], clip_norm=clip)
+    pipeline = Pipeline(engine, SCHEDULES[schedule](grid.pp, micros), reduce)
+    each = BATCH // mesh.sizes["dp"]
+    losses, norms = [], []
+    for step in range(STEPS):
+        loss = pipeline.run(*batch(step, each * mesh.at["dp"], each * (mesh.at["dp"] + 1)))
+        norms.append(engine.step().norm)
+        losses.append(float(mesh.comms["dp"].all_reduce(loss, average=True)))
+    with engine.summon_full_params():
+        whole = {key: unshard(value.detach().clone(), value, mesh) for key, value in model.named_parameters()}
+    return whole, losses, norms
+
+
+RUNS = covering(
+    [
+        (name, Grid(pp, outer, inner, tp, ep), stage, schedule, micros, optimizer, clip, sequence, reduce)
+        for name in MODELS
+        for pp, outer, inner, tp, ep in [(2, 1, 1, 1, 1), (4, 1, 1, 1, 1), (2, 1, 2, 1, 1), (2, 1, 1, 2, 1),
+                                         (2, 1, 2, 1, 2), (2, 2, 2, 1, 1), (2, 1, 2, 2, 1), (2, 1, 4, 1, 2)]
+        for stage in range(4)
+        for schedule in SCHEDULES
+        for micros in (2, 4)
+        for optimizer in OPTIMIZERS
+        for clip in (None, 0.1)
+        for sequence in (False, True)
+        for reduce in ("step", "micro-batch")
+        if (tp > 1 or not sequence) and (ep == 1 or name == "mixture") and BATCH // (outer * inner) >= micros
+        if schedule != "interleaved" or (pp == 2 and micros % pp == 0)
+    ],
+    shows=lambda run: pairs(*run),
+    cost=lambda run: run[1].world,
+)  # fmt: skip
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: "-".join(map(str, run)))
+def test_every_grid_and_schedule_ends_where_one_process_does(run: tuple[Any, ...]) -> None:
+    name, grid, _, _, micros, optimizer, clip, _, _ = run
+    due, due_losses, due_norms = alone(name, optimizer, clip, micros, grid.dp_replicate * grid.dp_shard)
+    found = launch(trained, *run, ranks=grid.world, world="lockstep")
+    assert len({tuple(norms) for _, _, norms in found}) == 1
+    assert {key for whole, _, _ in found for key in whole} == due.keys()
+    for whole, losses, norms in found:
+        for key, value in whole.items():
+            torch.testing.assert_close(value, due[key], rtol=0, atol=1e-5, msg=lambda said, key=key: f"{key}: {said}")
+        assert losses == pytest.approx(due_losses, abs=1e-5)
+        assert norms == [None] * STEPS if clip is None else norms == pytest.approx(due_norms, rel=1e-5)
+
+
+def test_a_schedule_sends_the_messages_that_it_predicts() -> None:
+    def sent(comm: Collectives, schedule: Schedule, chunks: int) -> int:
+        mesh = Mesh(comm, Grid(pp=2))
+        engine = GridEngine(cut_stages(model_of("llama"), mesh, chunks), mesh, 0, lr=0.1)
+        comm.meter.reset()
+        Pipeline(engine, schedule).run(*batch(0))
+        return int(comm.meter.bytes_by_collective()["send"])
+
+    for schedule, chunks in ((one_forward_one_backward(2, 4), 1), (interleaved(2, 4, 2), 2)):
+        hidden = BATCH // 4 * 8 * 16 * 4
+        found = list(launch(sent, schedule, chunks, ranks=2, world="lockstep"))
+        assert found == [count * hidden for count in schedule.messages()]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda mesh: cut_stages(build_model(LLAMA), mesh), "the head is tied to the embedding"),
+        (lambda mesh: cut_stages(model_of("llama"), mesh, 3), "6 stages cannot share 4 layers"),
+        (
+            lambda mesh: Pipeline(GridEngine(cut_stages(model_of("llama"), mesh), mesh, 0, 0.1), gpipe(4, 2)),
+            "the schedule has 4 stages on 4 ranks, and the model 2 on 2",
+        ),
+        (
+            lambda mesh: Pipeline(GridEngine(cut_stages(model_of("llama"), mesh), mesh, 0, 0.1), gpipe(2, 2), "often"),
+            "reduce is 'often'; choose step or micro-batch",
+        ),
+        (
+            lambda mesh: Pipeline(GridEngine(cut_stages(model_of("llama"), mesh), mesh, 0, 0.1), gpipe(2, 3)).run(
+                *batch(0)
+            ),
+            "3 micro-batches cannot share 8 sequences",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(make: Callable[[Mesh], object], said: str) -> None:
+    def refused(comm: Collectives) -> None:
+        make(Mesh(comm, Grid(pp=2)))
+
+    with pytest.raises(RankError, match=said):
+        launch(refused, ranks=2, world="lockstep")

@@ -1,0 +1,76 @@
+"""Training on a mesh: ZeRO over the data-parallel ranks, of a model whose
+parameters are sharded along other axes, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from zerolab.collectives.contract import Collectives
+from zerolab.errors import StateError
+from zerolab.parallel.mesh import Mesh
+from zerolab.parallel.placement import Cut, part_of, sharded, unshard
+from zerolab.zero.bucket import Bucket
+from zerolab.zero.step import gradient_norm
+from zerolab.zero.zero_engine import ZeroEngine
+
+
+class GridEngine(ZeroEngine):
+    """A `ZeroEngine` on a mesh, with the same settings.
+
+    States are sharded over dp_shard, those of experts over efsdp, and
+    replicated over dp_replicate. Ranks that differ along tp get the same part
+    of a batch.
+    """
+
+    def __init__(self, model: nn.Module, mesh: Mesh, stage: int, lr: float | None = None, **settings: Any) -> None:
+        if not hasattr(model, "mesh"):
+            model.mesh = mesh  # type: ignore[assignment]
+        self.mesh = mesh
+        if mesh.sizes["dp_replicate"] > 1:
+            settings["replicate"] = mesh.comms["dp_replicate"]
+        super().__init__(model, mesh.comms["dp_shard"], stage, lr, **settings)
+
+    def comm_of(self, parameter: nn.Parameter) -> Collectives:
+        return self.mesh.comms["efsdp" if "ep" in sharded(parameter) else "dp_shard"]
+
+    def gradient_norm(self, buckets: list[Bucket], norm_type: float) -> float:
+        """The norm over the whole mesh, each element once, with the same bits
+        everywhere."""
+        sizes = self.mesh.sizes
+        # Each rank counts its own shard, which so many ranks have.
+        holders = {
+            slot.name: sizes["dp_replicate"] * (1 if "tp" in sharded(parameter) else sizes["tp"])
+            for bucket in buckets
+            for parameter, slot in zip(bucket.parameters, bucket.layout.slots, strict=True)
+        }
+        return gradient_norm(self.mesh.world, buckets, norm_type, holders)
+
+    def state_dict(self, to: int | None = None, *, main: bool = False) -> dict[str, Tensor]:
+        """The whole model's, put together along every axis; `to` is a rank of
+        the world."""
+        parameters = dict(self.model.named_parameters(remove_duplicate=False))
+        state = {
+            name: unshard(value, parameters[name], self.mesh) if name in parameters else value
+            for name, value in super().state_dict(main=main).items()
+        }
+        return state if to in (None, self.mesh.world.rank) else {}
+
+    def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True) -> Any:
+        """Overwrite parameters by those of a whole model's state_dict."""
+        own = dict(state_dict)
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):
+            cut: Cut | None = getattr(parameter, "cut", None)
+            if cut is not None and name in own and own[name].shape[cut.dim] == cut.length:
+                own[name] = part_of(own[name], cut, self.mesh.comms[cut.axis])
+        return super().load_state_dict(own, strict)
+
+    def check_between_steps(self, what: str, mends: bool = False, publishes: bool = False) -> None:
+        if what in ("save", "load", "export") and any(map(sharded, self.model.parameters())):
+            raise StateError(
+                f"{what} knows no model that is sharded over {self.mesh.grid} yet; take "
+                "state_dict() and load_state_dict(), which are whole"
+            )
+        super().check_between_steps(what, mends, publishes)
