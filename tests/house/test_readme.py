@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -68,14 +69,28 @@ def test_the_check_that_is_shown_is_what_a_learner_reads(capsys: pytest.CaptureF
 
 @pytest.mark.ranks
 def test_the_library_example_runs() -> None:
-    example = re.search(r"```python\n(.*?)```", README, re.DOTALL)
-    assert example is not None
-    shared: dict[str, object] = {"__name__": "__main__"}
-    printed: list[object] = []
-    shared["print"] = printed.append
-    exec(example[1], shared)
-    (results,) = printed
+    ((results,),) = printed_by(EXAMPLES[0])
     assert [set(sent) for sent in results] == [{"all_gather", "reduce_scatter"}] * 2
+
+
+@pytest.mark.ranks
+def test_the_example_of_a_grid_runs_and_its_stages_have_one_loss() -> None:
+    every = printed_by(EXAMPLES[1])
+    assert [rank for rank, _, _ in every] == [*range(8)] and len(EXAMPLES) == 2
+    # The ranks of a part of the batch agree: both stages, and both halves of each matrix.
+    losses = [round(loss, 5) for _, loss, _ in every]
+    assert len({*losses}) == 2 and losses == losses[:4] * 2 and losses[0] == losses[1]
+    assert all({*sent} == {"pp", "dp_shard", "tp"} for _, _, sent in every)
+
+
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def printed_by(example: str) -> list[tuple[Any, ...]]:
+    """What each print of an example is given."""
+    printed: list[tuple[Any, ...]] = []
+    exec(example, {"__name__": "__main__", "print": lambda *given: printed.append(given)})
+    return printed
 
 
 PICTURES = re.findall(r"\]\((docs/\w+\.(?:png|gif))\)", README)
