@@ -46,7 +46,8 @@ class GridEngine(ZeroEngine):
             for bucket in buckets
             for parameter, slot in zip(bucket.parameters, bucket.layout.slots, strict=True)
         }
-        return gradient_norm(self.mesh.world, buckets, norm_type, holders)
+        whole = gradient_norm(self.mesh.world, buckets, norm_type, holders)
+        return whole / self.mean_weight()
 
     def state_dict(self, to: int | None = None, *, main: bool = False) -> dict[str, Tensor]:
         """The whole model's, put together along every axis; `to` is a rank of

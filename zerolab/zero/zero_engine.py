@@ -20,7 +20,7 @@ from zerolab.collectives.call import current_phase, phase_now
 from zerolab.errors import InputError, StateError
 from zerolab.flat import ALIGN
 from zerolab.flat.layout import round_up
-from zerolab.flat.views import values_here
+from zerolab.flat.views import numbers, values_here
 from zerolab.gpu import door
 from zerolab.offload.formats import align_of, format_of, sub_group_limit
 from zerolab.offload.places import NO_OFFLOAD, Offload, check_folder, check_places, ledger
@@ -124,6 +124,8 @@ class ZeroEngine(FullParameters):
         self.precision = find_precision(precision)
         check_model(model, comm.device, comm.size, self.precision)
         self._given, self.init = units, find_init(model, init)
+        self.weights: list[float | None] = []
+        self._mean_weight: float | None = None
         self.limits = limits.on(door.drives(comm.device))
         self.offload = offload.on(door.drives(comm.device))
         self.scaler = find_scaler(self.precision, scaler)
@@ -177,6 +179,7 @@ class ZeroEngine(FullParameters):
                 f"fp16 scales losses by {self.loss_scale:g}, which loss.backward() does not; call engine.backward(loss)"
             )
         self.check_ready()
+        self._weigh(None)
         self.begin_backward()
 
         def finish() -> None:
@@ -193,6 +196,47 @@ class ZeroEngine(FullParameters):
         except (RuntimeError, AttributeError):
             # torch.autograd.grad and transforms of torch.func, which hand gradients to their caller.
             return False
+
+    def backward(self, loss: torch.Tensor, reduce: bool | None = None, weight: float | None = None) -> None:
+        """Add the gradients of `loss` to those of this step, as `Engine.backward` does.
+
+        With a `weight`, such as the number of tokens that the loss is the mean of, gradients are those of the weighted
+        mean of all losses of the step, over micro-batches and ranks: exact where these have different numbers. A step's
+        losses all have one; it scales the loss, so under fp16 divide by what a loss usually has.
+        """
+        if weight is not None and not (isinstance(weight, int | float) and 0 <= weight < float("inf")):
+            raise InputError(f"weight is {weight!r}; give a number of at least 0, such as a number of tokens")
+        self.check_ready()
+        self._weigh(weight)
+        super().backward(loss if weight is None else loss * weight, reduce)
+
+    def _weigh(self, weight: float | None) -> None:
+        if self.weights and (weight is None) != (None in self.weights):
+            raise StateError("some losses of this step have a weight and some have none; give one to all, or to none")
+        self.weights.append(weight)
+        self._mean_weight = None
+
+    def mean_weight(self) -> float:
+        """The mean over the ranks of what their losses of this step count; 1 where they have no weights. A collective
+        where they have some."""
+        if not self.weights or None in self.weights:
+            return 1.0
+        if self._mean_weight is None:
+            mean = torch.tensor([sum(filter(None, self.weights))], dtype=torch.float64, device=self.comm.device)
+            with phase("norm"):
+                for group in filter(None, (self.comm, self.replicate)):
+                    mean = group.all_reduce(mean, average=True)
+            (self._mean_weight,) = numbers(mean, instead=[1.0])
+            if not self._mean_weight:
+                raise StateError("the weights of this step's losses are all 0; there is nothing to take a mean of")
+        return self._mean_weight
+
+    def gradient_norm(self, buckets: list[Bucket], norm_type: float) -> float:
+        return super().gradient_norm(buckets, norm_type) / self.mean_weight()
+
+    def forget(self) -> None:
+        super().forget()
+        self.weights.clear()
 
     def step(self) -> StepResult:
         result = super().step()
@@ -220,7 +264,7 @@ class ZeroEngine(FullParameters):
 
     def update(self, factor: float) -> None:
         with changing(self, "a step"), all_hear(self):
-            self.optimizer_step.step(factor)
+            self.optimizer_step.step(factor / self.mean_weight())
 
     def make_tier(self) -> Tier:
         return TIERS[self.offload.parameters](self.comm, self.offload)
