@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from collective_cases import WORLDS
 from cover import covering, pairs
 from test_tensor import BATCH, LLAMA, OPTIMIZERS, STEPS, State, batch, perturbed
 
@@ -125,6 +126,28 @@ def test_every_grid_and_schedule_ends_where_one_process_does(run: tuple[Any, ...
         assert norms == [None] * STEPS if clip is None else norms == pytest.approx(due_norms, rel=1e-5)
 
 
+@pytest.mark.ranks
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("world", WORLDS[1:], ids="-".join)
+@pytest.mark.parametrize(
+    "run",
+    [
+        ("llama", Grid(pp=2, tp=2), 1, "1f1b", 4, "adamw", 0.1, True, "step"),
+        ("mixture", Grid(pp=2, dp_shard=2, ep=2), 3, "1f1b", 2, "adamw", 0.1, False, "micro-batch"),
+    ],
+    ids=lambda run: str(run[1]),
+)
+def test_processes_end_with_the_bits_of_lockstep(run: tuple[Any, ...], world: tuple[str, str]) -> None:
+    """Where the ring adds; torch's own order is another."""
+    in_lockstep = launch(trained, *run, ranks=4, world="lockstep")
+    in_processes = launch(trained, *run, ranks=4, world=world[0], collectives=world[1], timeout=80)
+    for (here, losses, _), (there, found, _) in zip(in_lockstep, in_processes, strict=True):
+        for name, value in here.items():
+            close = 1e-5 if world[1] == "torch" else 0
+            torch.testing.assert_close(there[name], value, rtol=0, atol=close)
+        assert found == pytest.approx(losses, abs=1e-5)
+
+
 def test_a_schedule_sends_the_messages_that_it_predicts() -> None:
     def sent(comm: Collectives, schedule: Schedule, chunks: int) -> int:
         mesh = Mesh(comm, Grid(pp=2))
@@ -143,6 +166,7 @@ def test_a_schedule_sends_the_messages_that_it_predicts() -> None:
     ("make", "said"),
     [
         (lambda mesh: cut_stages(build_model(LLAMA), mesh), "the head is tied to the embedding"),
+        (lambda mesh: GridEngine(shard_model(model_of("llama"), mesh), mesh, 0, 0.1), "call cut_stages"),
         (lambda mesh: cut_stages(model_of("llama"), mesh, 3), "6 stages cannot share 4 layers"),
         (
             lambda mesh: Pipeline(GridEngine(cut_stages(model_of("llama"), mesh), mesh, 0, 0.1), gpipe(4, 2)),

@@ -133,6 +133,11 @@ GPT2 = GPT2Config(37, 12, 1, 3, 16)
         (lambda mesh: shard_model(build_model(replace(GPT2, heads=4), dropout=0.1), mesh), "dropout is 0.1"),
         (lambda mesh: shard_model(shard_model(build_model(LLAMA), mesh), mesh), "was sharded before"),
         (lambda mesh: shard_model(build_model(LLAMA).to("meta"), mesh), "on the meta device"),
+        (lambda mesh: GridEngine(build_model(LLAMA), mesh, 1, 0.1), r"call shard_model\(model, mesh\) before"),
+        (
+            lambda mesh: GridEngine(shard_model(build_model(LLAMA), mesh), mesh, 1, 0.1)(*batch(mesh.world.rank)),
+            "ranks that share their matrices got different batches",
+        ),
         (lambda mesh: ZeroEngine(shard_model(build_model(LLAMA), mesh), mesh.comms["dp"], 1, 0.1), "GridEngine"),
     ],
 )

@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from zerolab.collectives.contract import Collectives
-from zerolab.errors import StateError
+from zerolab.errors import InputError, StateError
+from zerolab.flat.views import has_values
 from zerolab.parallel.mesh import Mesh
 from zerolab.parallel.placement import Cut, part_of, sharded, unshard
 from zerolab.zero.bucket import Bucket
@@ -26,12 +27,31 @@ class GridEngine(ZeroEngine):
     """
 
     def __init__(self, model: nn.Module, mesh: Mesh, stage: int, lr: float | None = None, **settings: Any) -> None:
+        needs = {"shard_model": mesh.sizes["tp"] * mesh.sizes["ep"], "cut_stages": mesh.sizes["pp"]}
+        has = {"shard_model": hasattr(model, "mesh"), "cut_stages": hasattr(model, "stages")}
+        for function in (name for name, ranks in needs.items() if ranks > 1 and not has[name]):
+            raise InputError(f"the model is whole, and the mesh is {mesh.grid}; call {function}(model, mesh) before")
         if not hasattr(model, "mesh"):
             model.mesh = mesh  # type: ignore[assignment]
-        self.mesh = mesh
+        self.mesh, self._compared = mesh, False
         if mesh.sizes["dp_replicate"] > 1:
             settings["replicate"] = mesh.comms["dp_replicate"]
         super().__init__(model, mesh.comms["dp_shard"], stage, lr, **settings)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._compared:
+            self._compared = True
+            self.compare_batches(args)
+        return super().__call__(*args, **kwargs)
+
+    def compare_batches(self, args: tuple[Any, ...]) -> None:
+        """Raise a MismatchError if ranks along tp begin with parts of a batch that differ:
+        their sums would be of different tokens, without a word."""
+        whole = [one for one in args if isinstance(one, Tensor) and not one.is_floating_point()]
+        if whole and all(map(has_values, whole)):
+            sums = [f"tokens that add up to {int(one.sum())}" for one in whole]
+            differ = "ranks that share their matrices got different batches ({listed}); give them the same"
+            self.mesh.comms["tp"].compare_lines(sums, differ)
 
     def comm_of(self, parameter: nn.Parameter) -> Collectives:
         return self.mesh.comms["efsdp" if "ep" in sharded(parameter) else "dp_shard"]

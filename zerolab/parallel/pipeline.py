@@ -84,6 +84,8 @@ def cut_stages(model: Any, mesh: Mesh, chunks: int = 1) -> StagedModel:
         )
     if model.dropout or model.checkpoint:
         raise InputError("dropout and recomputed activations are not yet for pipelines; leave them out")
+    if not hasattr(model, "mesh") and mesh.sizes["tp"] * mesh.sizes["ep"] > 1:
+        raise InputError(f"the model is whole, and the mesh is {mesh.grid}; call shard_model(model, mesh) before")
     if not hasattr(model, "mesh"):
         with torch.no_grad():
             for parameter in model.parameters():
