@@ -1,14 +1,17 @@
-"""A pipeline's schedule as text: what each rank does, in order, in torch's words.
+"""A pipeline's schedule as text: what each rank does, in order, in torch's
+words.
 
     0F0,0F1,0B0,0B1        a row a rank; 1F0 is the forward of stage 1 on
     1F0,1B0,1F1,1B1        micro-batch 0, 1B0 its backward
 
-`I` and `W` are the two halves of a backward: the gradient of the stage's input,
-for which the stage before waits, and those of its weights, for which nobody does.
-An empty place is a pause. `torch.distributed.pipelining` reads and writes the same.
+`I` and `W` are the two halves of a backward: the gradient of the stage's
+input, for which the stage before waits, and those of its weights, for which
+nobody does. An empty place is a pause. `torch.distributed.pipelining` reads
+and writes the same.
 
-GPipe: Huang et al., arXiv 1811.06965. 1F1B: Narayanan et al., arXiv 1806.03377;
-interleaved: arXiv 2104.04473. Zero bubble (ZB-H1): Qi et al., arXiv 2401.10241.
+GPipe: Huang et al., arXiv 1811.06965. 1F1B: Narayanan et al., arXiv
+1806.03377; interleaved: arXiv 2104.04473. Zero bubble (ZB-H1): Qi et al.,
+arXiv 2401.10241.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from zerolab.flat.layout import check_count
 
 @dataclass(frozen=True)
 class Action:
-    """What a rank does next: a stage's forward or backward of one micro-batch."""
+    """What a rank does next: a stage's forward or backward of one
+    micro-batch."""
 
     stage: int
     kind: str
@@ -35,12 +39,14 @@ class Action:
 
 Row = tuple[Action, ...]
 SECONDS = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
-"""How long each kind takes in units of a forward, where nothing else is known."""
+"""How long each kind takes in units of a forward, where nothing else is
+known."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Rows of actions, one a rank, checked: each waits for what comes in the end."""
+    """Rows of actions, one a rank, checked: each waits for what comes in the
+    end."""
 
     rows: tuple[Row, ...]
 
@@ -79,9 +85,9 @@ class Schedule:
     def times(
         self, seconds: Mapping[str, float] = SECONDS, message: float = 0.0
     ) -> list[list[tuple[Action, float, float]]]:
-        """When each rank's actions begin and end, if each begins as soon as it can.
-        `message` is what the way from one rank to another takes. Raises InputError
-        for ranks that wait for each other."""
+        """When each rank's actions begin and end, if each begins as soon as
+        it can. `message` is what the way from one rank to another takes.
+        Raises InputError for ranks that wait for each other."""
         rank_of = {stage: self.rank_of(stage) for stage in range(self.stages)}
         done: dict[Action, float] = {}
         found: list[list[tuple[Action, float, float]]] = [[] for _ in self.rows]
@@ -130,8 +136,9 @@ class Schedule:
         return 1 - busy / (end * len(times))
 
     def most_in_flight(self) -> list[int]:
-        """On each rank the most micro-batches, of all its stages, whose activations
-        are kept at a time: from their forward until their weights' gradients."""
+        """On each rank the most micro-batches, of all its stages, whose
+        activations are kept at a time: from their forward until their
+        weights' gradients."""
         found = []
         for row in self.rows:
             kept, most = 0, 0
@@ -142,7 +149,8 @@ class Schedule:
         return found
 
     def messages(self) -> list[int]:
-        """How many tensors as large as a micro-batch's hidden states each rank sends."""
+        """How many tensors as large as a micro-batch's hidden states each
+        rank sends."""
         rank_of = {stage: self.rank_of(stage) for stage in range(self.stages)}
         sent = [0] * len(self.rows)
         for row in self.rows:
@@ -154,7 +162,8 @@ class Schedule:
 
 
 def read_schedule(text: str) -> Schedule:
-    """A schedule from its text, a line a rank. Raises InputError for what is none."""
+    """A schedule from its text, a line a rank. Raises InputError for what is
+    none."""
     rows = []
     for line in text.strip().splitlines():
         row = []
@@ -171,8 +180,8 @@ def read_schedule(text: str) -> Schedule:
 
 
 def check_complete(rows: tuple[Row, ...]) -> None:
-    """Raise an InputError unless each stage is on one rank, and does each micro-batch
-    once, forward and backward."""
+    """Raise an InputError unless each stage is on one rank, and does each
+    micro-batch once, forward and backward."""
     every = [(rank, action) for rank, row in enumerate(rows) for action in row]
     if not every:
         raise InputError("the schedule is empty; write a row of actions for each rank")
@@ -202,14 +211,15 @@ def gpipe(ranks: int, micro_batches: int) -> Schedule:
 
 
 def one_forward_one_backward(ranks: int, micro_batches: int) -> Schedule:
-    """As few forwards ahead as keep all ranks busy, then one backward for each
-    forward, so that rank r keeps at most `ranks - r` micro-batches."""
+    """As few forwards ahead as keep all ranks busy, then one backward for
+    each forward, so that rank r keeps at most `ranks - r` micro-batches."""
     return interleaved(ranks, micro_batches, 1)
 
 
 def interleaved(ranks: int, micro_batches: int, chunks: int) -> Schedule:
-    """1F1B with `chunks` stages on each rank, every `ranks`-th of the model, so that
-    the bubble is so many times shorter and as many more messages are sent."""
+    """1F1B with `chunks` stages on each rank, every `ranks`-th of the model,
+    so that the bubble is so many times shorter and as many more messages are
+    sent."""
     check_sizes(ranks, micro_batches, chunks)
     if chunks > 1 and micro_batches % ranks:
         raise InputError(
@@ -236,9 +246,9 @@ def interleaved(ranks: int, micro_batches: int, chunks: int) -> Schedule:
 
 
 def zero_bubble(ranks: int, micro_batches: int) -> Schedule:
-    """1F1B whose backwards are halved: weights' gradients, on rank r those of `r`
-    micro-batches before, fill the pauses (ZB-H1). No rank keeps more micro-batches
-    than the first does in 1F1B."""
+    """1F1B whose backwards are halved: weights' gradients, on rank r those of
+    `r` micro-batches before, fill the pauses (ZB-H1). No rank keeps more
+    micro-batches than the first does in 1F1B."""
     check_sizes(ranks, micro_batches)
     rows = []
     for rank in range(ranks):

@@ -13,8 +13,6 @@ from zerolab.errors import InputError, StateError
 from zerolab.flat.views import has_values
 from zerolab.parallel.mesh import Mesh
 from zerolab.parallel.placement import Cut, part_of, sharded, unshard
-from zerolab.zero.bucket import Bucket
-from zerolab.zero.step import gradient_norm
 from zerolab.zero.zero_engine import ZeroEngine
 
 
@@ -34,9 +32,21 @@ class GridEngine(ZeroEngine):
         if not hasattr(model, "mesh"):
             model.mesh = mesh  # type: ignore[assignment]
         self.mesh, self._compared = mesh, False
+        # An expert's gradient holds those of ep ranks' tokens already, and is averaged over
+        # efsdp ranks: the mean over all data-parallel ranks is one of ep times as many.
+        self._hooks = [
+            parameter.register_hook(lambda gradient: gradient / mesh.sizes["ep"])
+            for parameter in model.parameters()
+            if "ep" in sharded(parameter)
+        ]
         if mesh.sizes["dp_replicate"] > 1:
             settings["replicate"] = mesh.comms["dp_replicate"]
         super().__init__(model, mesh.comms["dp_shard"], stage, lr, **settings)
+        # In the norm each rank counts its own shard, which so many ranks have.
+        for bucket in self.buckets:
+            for parameter, slot in zip(bucket.parameters, bucket.layout.slots, strict=True):
+                along_tp = 1 if "tp" in sharded(parameter) else mesh.sizes["tp"]
+                bucket.holders[slot.name] = mesh.sizes["dp_replicate"] * along_tp
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not self._compared:
@@ -45,29 +55,26 @@ class GridEngine(ZeroEngine):
         return super().__call__(*args, **kwargs)
 
     def compare_batches(self, args: tuple[Any, ...]) -> None:
-        """Raise a MismatchError if ranks along tp begin with parts of a batch that differ:
-        their sums would be of different tokens, without a word."""
+        """Raise a MismatchError if ranks along tp begin with parts of a batch
+        that differ: their sums would be of different tokens, without a
+        word."""
         whole = [one for one in args if isinstance(one, Tensor) and not one.is_floating_point()]
         if whole and all(map(has_values, whole)):
             sums = [f"tokens that add up to {int(one.sum())}" for one in whole]
             differ = "ranks that share their matrices got different batches ({listed}); give them the same"
             self.mesh.comms["tp"].compare_lines(sums, differ)
 
+    def close(self) -> None:
+        super().close()
+        for hook in self._hooks:
+            hook.remove()
+
     def comm_of(self, parameter: nn.Parameter) -> Collectives:
         return self.mesh.comms["efsdp" if "ep" in sharded(parameter) else "dp_shard"]
 
-    def gradient_norm(self, buckets: list[Bucket], norm_type: float) -> float:
-        """The norm over the whole mesh, each element once, with the same bits
-        everywhere."""
-        sizes = self.mesh.sizes
-        # Each rank counts its own shard, which so many ranks have.
-        holders = {
-            slot.name: sizes["dp_replicate"] * (1 if "tp" in sharded(parameter) else sizes["tp"])
-            for bucket in buckets
-            for parameter, slot in zip(bucket.parameters, bucket.layout.slots, strict=True)
-        }
-        whole = gradient_norm(self.mesh.world, buckets, norm_type, holders)
-        return whole / self.mean_weight()
+    @property
+    def everybody(self) -> Collectives:
+        return self.mesh.world
 
     def state_dict(self, to: int | None = None, *, main: bool = False) -> dict[str, Tensor]:
         """The whole model's, put together along every axis; `to` is a rank of

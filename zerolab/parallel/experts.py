@@ -61,10 +61,7 @@ class ExpertLayer(nn.Module):
         """Keep this rank's experts alone (`shard_model`)."""
         self.mesh, self.sequence, ep = mesh, sequence, mesh.comms["ep"]
         for name in ("gate", "up", "down"):
-            parameter = shard(getattr(self, name), ep, "ep", 0)
-            # Every rank's mean, of which ep are here, is one of as many as there are data-parallel ranks.
-            parameter.register_hook(lambda gradient: gradient / ep.size)
-            setattr(self, name, parameter)
+            setattr(self, name, shard(getattr(self, name), ep, "ep", 0))
         if sequence:
             add_over(mesh.comms["tp"], self.parameters())
 

@@ -1,14 +1,14 @@
-"""Pipeline parallelism: a model is cut between its layers, and micro-batches pass
-from stage to stage in the order that a schedule says (`actions.py`).
+"""Pipeline parallelism: a model is cut between its layers, and micro-batches
+pass from stage to stage in the order that a schedule says (`actions.py`).
 
     engine = GridEngine(cut_stages(model, mesh), mesh, stage=1, lr=1e-3)
     pipeline = Pipeline(engine, one_forward_one_backward(ranks, micro_batches))
     loss = pipeline.run(tokens, targets)      # forward and backward of a whole batch
     engine.step()
 
-A composition of functions is cut at any place: what goes forward is the hidden
-states, and what comes back is their gradient. Names of parameters are those of
-the whole model on every stage.
+A composition of functions is cut at any place: what goes forward is the
+hidden states, and what comes back is their gradient. Names of parameters are
+those of the whole model on every stage.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from zerolab.parallel.mesh import Mesh
 
 
 class StagedModel(nn.Module):
-    """What one rank has of a language model: the layers of its stages, with the
-    embedding before the first of all and the head after the last."""
+    """What one rank has of a language model: the layers of its stages, with
+    the embedding before the first of all and the head after the last."""
 
     def __init__(self, model: Any, mesh: Mesh, chunks: int) -> None:
         super().__init__()
@@ -55,8 +55,9 @@ class StagedModel(nn.Module):
         return [*filter(None, [ends[0]]), *self.blocks.values(), *filter(None, [ends[1]])]
 
     def forward(self, stage: int, x: Tensor, tokens: Tensor, targets: Tensor) -> list[Tensor]:
-        """What a stage makes of tokens, or of the hidden states before it: hidden
-        states, or the last the loss; and what its layers add to the loss, if any."""
+        """What a stage makes of tokens, or of the hidden states before it:
+        hidden states, or the last the loss; and what its layers add to the
+        loss, if any."""
         context = self.context(tokens)
         hidden = self.embedding(x) if stage == 0 else x
         added: list[Tensor] = []
@@ -71,8 +72,9 @@ class StagedModel(nn.Module):
 
 
 def cut_stages(model: Any, mesh: Mesh, chunks: int = 1) -> StagedModel:
-    """This rank's stages of a language model, `chunks` of them, as a model. Every
-    rank gives the whole model, sharded over the mesh before, if it is."""
+    """This rank's stages of a language model, `chunks` of them, as a model.
+    Every rank gives the whole model, sharded over the mesh before, if it
+    is."""
     if getattr(model, "mesh", mesh) is not mesh:
         raise InputError(f"the model is sharded over another mesh ({model.mesh.grid}); cut it on that one")
     stages = mesh.sizes["pp"] * chunks
@@ -116,8 +118,9 @@ class Pipeline:
         self.last = [action for action in own if action.kind in "BW"][-1]
 
     def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Forward and backward of a batch [batch, seq], in the schedule's micro-batches
-        of equal size; gradients are then reduced. Returns the batch's mean loss."""
+        """Forward and backward of a batch [batch, seq], in the schedule's
+        micro-batches of equal size; gradients are then reduced. Returns the
+        batch's mean loss."""
         count = self.schedule.micro_batches
         if len(tokens) % count:
             raise InputError(f"{count} micro-batches cannot share {len(tokens)} sequences evenly; change one")
@@ -128,8 +131,8 @@ class Pipeline:
 
 
 class BatchRun:
-    """One batch on its way: what came in and went out of each stage, until its
-    backward has been."""
+    """One batch on its way: what came in and went out of each stage, until
+    its backward has been."""
 
     def __init__(self, pipeline: Pipeline, tokens: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
         self.pipeline, self.tokens, self.targets = pipeline, tokens, targets
@@ -147,7 +150,8 @@ class BatchRun:
         self.orders = {rank: self.order_from(rank) for rank in range(self.comm.size) if rank != self.comm.rank}
 
     def order_from(self, rank: int) -> list[Action]:
-        """The actions of another rank whose results come here, in their order."""
+        """The actions of another rank whose results come here, in their
+        order."""
         row = self.pipeline.schedule.rows[rank]
         return [action for action in row if self.receiver(action) == self.comm.rank]
 
@@ -184,7 +188,8 @@ class BatchRun:
             self.send(action, made[0].detach())
 
     def inward(self, action: Action, key: tuple[int, int]) -> None:
-        """The gradient of a stage's input, and of its weights, too, if they do not wait."""
+        """The gradient of a stage's input, and of its weights, too, if they
+        do not wait."""
         stage, micro = key
         x, outputs = self.inputs[key], self.outputs[key]
         scale = self.engine.loss_scale
@@ -246,7 +251,8 @@ class BatchRun:
         return tensor
 
     def make_hidden(self, micro: int) -> Tensor:
-        """Memory for the hidden states of a micro-batch, as they go from stage to stage."""
+        """Memory for the hidden states of a micro-batch, as they go from
+        stage to stage."""
         batch, seq = self.tokens[micro].shape
         if self.model.sequence:
             seq //= self.engine.mesh.sizes["tp"]

@@ -102,6 +102,8 @@ class Bucket:
         self.dtypes = rows.dtypes
         self.trainable = plan.trainable
         self.persistent = plan.persistent
+        self.holders: dict[str, int] = {}
+        """How many ranks count a parameter's elements in the norm, if it is more than one."""
         self.views: list[Tensor] = []
         self.nothings: list[Tensor] = []
         self.initial: Tensor | None = None

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +26,7 @@ from zerolab.flat.views import fill
 from zerolab.zero.bucket import Bucket, DeviceTier
 from zerolab.zero.reducer import Reducer
 from zerolab.zero.schedule import GatherSchedule, Guards
-from zerolab.zero.step import OptimizerStep, StepResult, gradient_norm, measure
+from zerolab.zero.step import OptimizerStep, StepResult, measure
 from zerolab.zero.table import STAGES, Sharding
 from zerolab.zero.units import GroupOf, find_units, settle_all
 
@@ -195,9 +194,7 @@ class Engine:
         if self.schedule.is_summoned:
             raise StateError("step() was called inside summon_full_params; leave it first")
         self._agree()
-        clip_norm, norm_type = self.sharding.clip_norm, self.sharding.norm_type
-        scale = None if self.scaler is None else self.scaler.scale
-        result, factor = measure(partial(self.gradient_norm, trainable), clip_norm, norm_type, scale)
+        result, factor = self.measure()
         if not result.skipped:
             self.guards.tell("before_update")
             self.update(factor)
@@ -225,9 +222,16 @@ class Engine:
 
     # Parts of a step.
 
-    def gradient_norm(self, buckets: list[Bucket], norm_type: float) -> float:
-        """The norm of what the last backward brought, over all ranks."""
-        return gradient_norm(self.comm, buckets, norm_type)
+    def measure(self) -> tuple[StepResult, float]:
+        """Whether to step, and the factor that unscales and clips the gradients."""
+        scale = None if self.scaler is None else self.scaler.scale
+        clip_norm, norm_type = self.sharding.clip_norm, self.sharding.norm_type
+        return measure(self.everybody, self.reducer.order, clip_norm, norm_type, scale)
+
+    @property
+    def everybody(self) -> Collectives:
+        """The ranks over which the norm is added up."""
+        return self.comm
 
     def check_whole(self) -> None:
         """Raise a StateError if a step, a load or a write has ended half-way."""

@@ -26,7 +26,7 @@ from zerolab.zero.bucket import Bucket
 from zerolab.zero.engine import Engine
 from zerolab.zero.guards import ParameterGuard, take_written
 from zerolab.zero.start import check_norm
-from zerolab.zero.step import clip_factor
+from zerolab.zero.step import clip_factor, gradient_norm
 from zerolab.zero.stored_step import StoredState, StoredStep
 from zerolab.zero.tiers import Tier, all_hear, changing
 from zerolab.zero.units import Unit, settle_all
@@ -116,7 +116,7 @@ class FullParameters(Engine):
         if not all(bucket.gradients.summed and not bucket.gradients.filled for bucket in buckets):
             raise StateError("there are no reduced gradients to clip; call clip_grad_norm_ after backward(loss)")
         scale = self.loss_scale
-        norm = self.gradient_norm(buckets, norm_type) / scale
+        norm = gradient_norm(self.everybody, buckets, norm_type) / (scale * self.mean_weight())
         factor = clip_factor(norm, max_norm)
         if factor != 1.0 and norm < float("inf"):
             for bucket in buckets:
@@ -156,6 +156,10 @@ class FullParameters(Engine):
             for unit in self.units:
                 schedule.lend(unit, False)
             schedule.release_all()
+
+    def mean_weight(self) -> float:
+        """The mean over the ranks of what their losses of this step count."""
+        return 1.0
 
     def parameters_of(self, unit: Unit, to: int | None = None) -> dict[str, Tensor]:
         """Copies of a unit's parameters, on the CPU of all, or of rank `to`. A collective."""

@@ -7,7 +7,7 @@ a slice can update it alone, with the same bits as the whole would get.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,12 +31,9 @@ class StepResult:
 
 
 @torch.no_grad()
-def gradient_norm(
-    comm: Collectives, buckets: list[Bucket], norm_type: float = 2.0, holders: Mapping[str, int] | None = None
-) -> float:
-    """The p-norm of the gradients of all buckets over all ranks; NaN where they have no values. A parameter whose
-    elements so many ranks count, by its name in `holders`, counts on each with that part."""
-    own = _partial(comm.device, buckets, norm_type, holders)
+def gradient_norm(comm: Collectives, buckets: list[Bucket], norm_type: float = 2.0) -> float:
+    """The p-norm of the gradients of all buckets over all ranks; NaN where they have no values."""
+    own = _partial(comm, buckets, norm_type)
     with phase("norm"):
         partials = numbers(comm.all_gather(own), instead=[math.nan] * comm.size)
     if math.isinf(norm_type):
@@ -51,15 +48,14 @@ def clip_factor(norm: float | None, max_norm: float | None) -> float:
 
 
 def measure(
-    norm_of: Callable[[float], float], clip_norm: float | None, norm_type: float, scale: float | None = None
+    comm: Collectives, buckets: list[Bucket], clip_norm: float | None, norm_type: float, scale: float | None = None
 ) -> tuple[StepResult, float]:
-    """Whether to step, which all ranks see alike, and the factor that unscales and clips the gradients, whose norm of
-    each type is asked for."""
+    """Whether to step, which all ranks see alike, and the factor that unscales and clips the gradients."""
     if clip_norm is None and scale is None:
         return StepResult(), 1.0
     scale = 1.0 if scale is None else scale
     # Without clipping the largest gradient is enough to see an overflow.
-    norm = norm_of(float("inf") if clip_norm is None else norm_type) / scale
+    norm = gradient_norm(comm, buckets, float("inf") if clip_norm is None else norm_type) / scale
     clipped = None if clip_norm is None else norm
     # Gradients without values are taken to be finite, and to be clipped.
     if not norm < float("inf") and values_here():
@@ -67,26 +63,26 @@ def measure(
     return StepResult(clipped, False, scale), clip_factor(clipped, clip_norm) / scale
 
 
-def _partial(
-    device: torch.device, buckets: list[Bucket], norm_type: float, holders: Mapping[str, int] | None
-) -> Tensor:
-    """This rank's maximum, or its sum of |g|^p, in double precision from piece to piece; [1]."""
-    norms, counted = [], []
+def _partial(comm: Collectives, buckets: list[Bucket], norm_type: float) -> Tensor:
+    """This rank's maximum, or its sum of |g|^p, in double precision from piece to piece; [1] on the rank's device."""
+    norms, holders = [], []
     for bucket in buckets:
-        rank, shard = bucket.comm.rank, bucket.reduced_shard()
-        start, _ = bucket.layout.shard(rank)
-        for piece in bucket.layout.pieces(rank):
+        shard, (start, _) = bucket.reduced_shard(), bucket.layout.shard(bucket.comm.rank)
+        for piece in bucket.layout.pieces(bucket.comm.rank):
             part = shard[piece.start - start : piece.stop - start]
             norms.append(part.abs() if part.is_complex() else part)
-            counted.append(holders[piece.slot.name] if holders else 1)
+            holders.append(bucket.holders.get(piece.slot.name, 1))
     if not norms:
-        return torch.zeros(1, dtype=torch.float64, device=device)
+        return torch.zeros(1, dtype=torch.float64, device=comm.device)
     # 16-bit sums would overflow where the gradients do not.
     wide = torch.float64 if any(norm.dtype == torch.float64 for norm in norms) else torch.float32
     each = torch.stack(torch._foreach_norm(norms, norm_type, dtype=wide)).double()
     if math.isinf(norm_type):
-        return each.max().view(1).to(device)
-    return (each.pow(norm_type) / torch.tensor(counted).to(each)).sum().view(1).to(device)
+        return each.max().view(1).to(comm.device)
+    each = each.pow(norm_type)
+    if max(holders) > 1:
+        each = torch.stack([own / count for own, count in zip(each, holders, strict=True)])
+    return each.sum().view(1).to(comm.device)
 
 
 Factory = Callable[..., torch.optim.Optimizer]

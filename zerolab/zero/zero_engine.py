@@ -6,6 +6,7 @@ engine = ZeroEngine(model, comm, stage=2, lr=1e-3)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -45,7 +46,7 @@ from zerolab.zero.start import (
     models_in_use,
     probe,
 )  # fmt: skip
-from zerolab.zero.step import Factory, StepResult
+from zerolab.zero.step import Factory, StepResult, measure
 from zerolab.zero.stored_step import DiskStep, StoredStep
 from zerolab.zero.table import STAGES, Dtypes, Sharding
 from zerolab.zero.tiers import TIERS, Tier, all_hear, changing
@@ -231,8 +232,14 @@ class ZeroEngine(FullParameters):
                 raise StateError("the weights of this step's losses are all 0; there is nothing to take a mean of")
         return self._mean_weight
 
-    def gradient_norm(self, buckets: list[Bucket], norm_type: float) -> float:
-        return super().gradient_norm(buckets, norm_type) / self.mean_weight()
+    def measure(self) -> tuple[StepResult, float]:
+        if (mean := self.mean_weight()) == 1.0:
+            return super().measure()
+        clip_norm, norm_type = self.sharding.clip_norm, self.sharding.norm_type
+        if clip_norm is None and self.scaler is None:
+            return StepResult(), 1 / mean
+        found = measure(self.everybody, self.reducer.order, clip_norm, norm_type, self.loss_scale * mean)
+        return replace(found[0], loss_scale=self.loss_scale), found[1]
 
     def forget(self) -> None:
         super().forget()
@@ -264,7 +271,7 @@ class ZeroEngine(FullParameters):
 
     def update(self, factor: float) -> None:
         with changing(self, "a step"), all_hear(self):
-            self.optimizer_step.step(factor / self.mean_weight())
+            self.optimizer_step.step(factor)
 
     def make_tier(self) -> Tier:
         return TIERS[self.offload.parameters](self.comm, self.offload)

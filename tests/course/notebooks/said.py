@@ -221,7 +221,7 @@ SAID = [
     ("08", "2^19 is half of 2^20", "loss scale                      step 8  0.306  0.299  0.281  0.195           2^19"),
     ("08", "From those of ranks 1 and 2", "rank 1   0.weight [704, 960)  rank 2  3,584"),
     ("08", "Both. What goes on from here", "rank 2 of 3, stage 2                 5,152            5,152   same bits"),
-    ("08", "So it is with 40", "wait=False                42             162             202                 26%"),
+    ("08", "So it is with 40", "wait=False                42            162             202                 26%"),
     ("08", "the checkpoint is that of step 3", "in it are the parameters of step 3"),
     ("08", "All five, by name, with what to do instead", "a file is of step 3: step-00000006/optimizer_shard_rank1"),
     ("08", "And the engine is as it was", "the engine is as it was"),
