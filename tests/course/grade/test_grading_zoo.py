@@ -35,9 +35,11 @@ EXERCISES = exercises_of(LESSON)
 WRONG = [(lesson, wrong) for lesson, cage in ZOO.items() for wrong in cage]
 OF_EXERCISES = {name: [one for one in WRONG if (one[0], one[1].exercise) == name] for name in NAMES}
 BY_DAY = [
-    wrong for at, those in enumerate(OF_EXERCISES.values()) for wrong in (those if EVERY_ANSWER else those[at % 2 :: 2])
+    wrong
+    for at, those in enumerate(OF_EXERCISES.values())
+    for wrong in (those if EVERY_ANSWER else those[at % 3 :: 3] if len(those) > 8 else those[at % 2 :: 2])
 ]
-"""Every second answer to each exercise; nightly all, and in `make quick` all to those that changed."""
+"""Every third answer to each exercise, or second of few; nightly all, and in `make quick` all to those that changed."""
 
 
 def named(value: object) -> str:
