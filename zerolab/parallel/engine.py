@@ -42,6 +42,8 @@ class GridEngine(ZeroEngine):
         if mesh.sizes["dp_replicate"] > 1:
             settings["replicate"] = mesh.comms["dp_replicate"]
         super().__init__(model, mesh.comms["dp_shard"], stage, lr, **settings)
+        if mesh.recorder is not None:
+            mesh.recorder.engine = self
         # In the norm each rank counts its own shard, which so many ranks have.
         for bucket in self.buckets:
             for parameter, slot in zip(bucket.parameters, bucket.layout.slots, strict=True):

@@ -16,11 +16,13 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from functools import cached_property
 from math import prod
+from typing import Any, TypeVar
 
 from zerolab.collectives.contract import Collectives
 from zerolab.errors import InputError
 from zerolab.flat.layout import check_count
 
+Model = TypeVar("Model")
 DENSE = ("pp", "dp_replicate", "dp_shard", "tp")
 SPARSE = ("pp", "dp_replicate", "efsdp", "ep", "tp")
 JOINED = {"dp": ("dp_replicate", "dp_shard"), "edp": ("dp_replicate", "efsdp")}
@@ -122,6 +124,23 @@ class Mesh:
                 assert found is not None
                 made[groups] = found
             self.comms[axis] = made[groups]
+
+    # What a checker hears (`check.py`); without one these do nothing.
+
+    recorder: Any = None
+
+    def watch(self, model: Model) -> Model:
+        """Let a checker see a model's parameters, gradients and the outputs of
+        its modules; returns the model."""
+        if self.recorder is not None:
+            self.recorder.watch(model)
+        return model
+
+    def end_step(self, **notes: Any) -> None:
+        """Say that a step is done, and what the program reports of it, such as
+        loss and norm."""
+        if self.recorder is not None:
+            self.recorder.end_step(notes)
 
     def __str__(self) -> str:
         """The coordinates of this rank, such as "pp 1, dp_shard 0"."""

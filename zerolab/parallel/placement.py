@@ -3,6 +3,7 @@ the whole again from its parts."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,7 +79,13 @@ def unshard(tensor: Tensor, parameter: nn.Parameter, mesh: Mesh) -> Tensor:
     cut: Cut | None = getattr(parameter, "cut", None)
     if cut is None:
         return tensor
-    comm, dim = mesh.comms[cut.axis], cut.dim
-    joined = move(tensor, comm, "all_gather", dim)
-    by_part = joined.unflatten(dim, (comm.size, cut.parts, -1)).transpose(dim, dim + 1)
-    return by_part.flatten(dim, dim + 2).narrow(dim, 0, cut.length)
+    comm = mesh.comms[cut.axis]
+    return joined(move(tensor, comm, "all_gather", cut.dim).chunk(comm.size, cut.dim), cut)
+
+
+def joined(parts: Sequence[Tensor], cut: Cut) -> Tensor:
+    """The whole from all ranks' parts, in the order of the axis."""
+    dim = cut.dim
+    stacked = torch.stack([*parts], dim).unflatten(dim + 1, (cut.parts, -1))
+    by_part = stacked.transpose(dim, dim + 1).flatten(dim, dim + 2)
+    return by_part.narrow(dim, 0, cut.length)

@@ -45,6 +45,7 @@ class RowLinear(nn.Module):
     def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, comm: Collectives, sequence: bool) -> None:
         super().__init__()
         self.comm, self.verbs = comm, SCATTER if sequence else SUM
+        self.along_tp = "part", "part" if sequence else "whole"
         self.weight = shard(weight, comm, "tp", 1)
         self.bias = None if bias is None else nn.Parameter(bias.detach())
         if sequence and self.bias is not None:
@@ -62,6 +63,7 @@ class VocabularyEmbedding(nn.Module):
     def __init__(self, weight: nn.Parameter, comm: Collectives, sequence: bool) -> None:
         super().__init__()
         self.comm, self.verbs, self.weight = comm, SCATTER if sequence else SUM, weight
+        self.along_tp = "whole", "part" if sequence else "whole"
 
     def forward(self, tokens: Tensor) -> Tensor:
         rows, here = own_rows(tokens, len(self.weight), self.comm)
@@ -75,7 +77,7 @@ class VocabularyLoss(nn.Module):
 
     def __init__(self, vocabulary: int, comm: Collectives) -> None:
         super().__init__()
-        self.vocabulary, self.comm = vocabulary, comm
+        self.vocabulary, self.comm, self.along_tp = vocabulary, comm, ("part", "whole")
 
     def forward(self, logits: Tensor, targets: Tensor | None = None) -> Tensor:
         if targets is None:
