@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         read_schedule,
         zero_bubble,
     )
+    from zerolab.parallel.check import check
     from zerolab.parallel.engine import GridEngine
     from zerolab.parallel.exchange import all_to_all, exchange, maximum
     from zerolab.parallel.experts import ExpertLayer, MixtureOfExperts

@@ -1,5 +1,5 @@
-"""Which all-reduce did you forget? A program is run on a mesh in one process, in
-lockstep, and the values of all its ranks are compared.
+"""Which all-reduce did you forget? A program is run on a mesh in one process,
+in lockstep, and the values of all its ranks are compared.
 
     def train(mesh):                        # the program, on any mesh
         model = mesh.watch(shard_model(build(), mesh))
@@ -8,11 +8,12 @@ lockstep, and the values of all its ranks are compared.
 
     check(train, tp=2, dp=2)                # -> [] or sentences, causes first
 
-Nothing is declared: layers know how their parameters are cut. Replicas must have
-equal bits and shards must not; what the optimizer gets must be the sum of the
-ranks' own gradients over the axes along which these differ, divided by the
+Nothing is declared: layers know how their parameters are cut. Replicas must
+have equal bits and shards must not; what the optimizer gets must be the sum of
+the ranks' own gradients over the axes along which these differ, divided by the
 number of data-parallel ranks; if it is not, a fit says what was done instead.
-And the same program on a mesh of one rank must have the same loss and gradients.
+And the same program on a mesh of one rank must have the same loss and
+gradients.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ Axes = frozenset[str]
 
 
 def check(train: Train, *, steps: int = 1, reference: bool = True, **sizes: int) -> list[str]:
-    """What is wrong with a program on a mesh of these sizes (those of `Grid`, and
-    `dp` for `dp_shard`), in the first of `steps` steps in which something is."""
+    """What is wrong with a program on a mesh of these sizes (those of `Grid`,
+    and `dp` for `dp_shard`), in the first of `steps` steps in which something
+    is."""
     grid = grid_of(sizes)
     ranks = record(train, grid)
     for step in range(min(steps, len(ranks[0].steps))):
@@ -60,9 +62,9 @@ def grid_of(sizes: dict[str, int]) -> Grid:
 
 
 class Recorded:
-    """What is left of one rank's recorder: steps, cuts of parameters, and of each
-    module what its input and output are along tp, whether it is a leaf, and its
-    parameters."""
+    """What is left of one rank's recorder: steps, cuts of parameters, and of
+    each module what its input and output are along tp, whether it is a leaf,
+    and its parameters."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.steps, self.cuts = recorder.close(), recorder.cuts
@@ -126,14 +128,15 @@ class Comparison:
         return frozenset(axis for axis in self.axes if self.at[one][axis] != self.at[other][axis])
 
     def pairs(self, axis: str, having: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Ranks that differ along one axis alone, the first of them at 0 there."""
+        """Ranks that differ along one axis alone, the first of them at 0
+        there."""
         for one, other in product(having, repeat=2):
             if not self.at[one][axis] and self.apart(one, other) == {axis}:
                 yield one, other
 
     def copies(self, name: str) -> list[list[int]]:
-        """The ranks that have the same elements of a parameter, group by group in
-        the order in which it is cut."""
+        """The ranks that have the same elements of a parameter, group by group
+        in the order in which it is cut."""
         cut, groups = self.cuts[name], dict[int, list[int]]()
         for rank, step in enumerate(self.steps):
             if name in step.before:
@@ -179,8 +182,8 @@ class Comparison:
             yield f"the norm differs {pair}: its sum over {pair.split()[1]} is missing"
 
     def calls(self) -> list[str]:
-        """Inputs and outputs of modules in the order of forward; then gradients of
-        outputs in the order of backward."""
+        """Inputs and outputs of modules in the order of forward; then gradients
+        of outputs in the order of backward."""
         keys = list(dict.fromkeys(key for step in self.steps for key in step.calls))
         backward: list[tuple[int, str]] = []
         for axis, (place, (name, number)) in product(self.axes, enumerate(keys)):
@@ -226,8 +229,8 @@ class Comparison:
 
     @cached_property
     def due(self) -> dict[str, list[tuple[list[int], Axes, dict[int, Tensor]]]]:
-        """Of each parameter, for each group of copies: the axes over which their
-        own gradients are to be summed, and these."""
+        """Of each parameter, for each group of copies: the axes over which
+        their own gradients are to be summed, and these."""
         found: dict[str, list[tuple[list[int], Axes, dict[int, Tensor]]]] = {}
         for name in self.cuts:
             for ranks in self.copies(name):
@@ -248,7 +251,8 @@ class Comparison:
 
     @cached_property
     def scale(self) -> float:
-        """By what clipping has multiplied all gradients, if a norm was reported."""
+        """By what clipping has multiplied all gradients, if a norm was
+        reported."""
         ratios = [
             ratio(given, part(self.expected(axes, rank, own), start, given))
             for name, groups in self.due.items()
@@ -281,8 +285,8 @@ class Comparison:
     def explain(
         self, name: str, rank: int, start: int, given: Tensor, due: Axes, ranks: list[int], own: dict[int, Tensor]
     ) -> str:
-        """What was done instead: a sum over other axes, another divisor, or some
-        that count more or less than once."""
+        """What was done instead: a sum over other axes, another divisor, or
+        some that count more or less than once."""
         dp = self.sizes["dp"]
         spread = [axis for axis in self.axes if any(axis in self.apart(ranks[0], one) for one in ranks)]
         every = [frozenset(some) for count in range(len(spread) + 1) for some in combinations(spread, count)]
@@ -343,7 +347,8 @@ class Comparison:
     # Whole tensors.
 
     def whole(self, of: Callable[[str, int], Tensor | None]) -> dict[str, Tensor]:
-        """Parameters, or what has their shapes, put together from the first copy of each part."""
+        """Parameters, or what has their shapes, put together from the first
+        copy of each part."""
         found = {}
         for name, cut in self.cuts.items():
             parts = [of(name, ranks[0]) for ranks in self.copies(name)]
@@ -365,8 +370,8 @@ class Comparison:
 
 
 def compared_with_one(train: Train, mesh: Comparison, grid: Grid, step: int, blame: bool = True) -> list[str]:
-    """Loss and gradients beside those of the same program on a mesh of one rank,
-    which begins with the same parameters."""
+    """Loss and gradients beside those of the same program on a mesh of one
+    rank, which begins with the same parameters."""
     first = mesh if step == 0 else Comparison(record(train, grid), grid, 0)
     start = first.whole(lambda name, rank: first.steps[rank].before.get(name))
     alone = Comparison(record(train, Grid(), start), Grid(), step)
@@ -405,8 +410,8 @@ def smaller(train: Train, grid: Grid, step: int) -> str:
 
 
 def first_wrong_backward(mesh: Comparison, alone: Comparison) -> list[str]:
-    """The module, first in backward, whose output all ranks of tp have, and whose
-    gradient there is not one process's."""
+    """The module, first in backward, whose output all ranks of tp have, and
+    whose gradient there is not one process's."""
     right = "the loss"
     for (name, number), call in reversed(alone.steps[0].calls.items()):
         having = [rank for rank, step in enumerate(mesh.steps) if (name, number) in step.calls]

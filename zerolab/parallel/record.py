@@ -16,12 +16,14 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from zerolab.parallel.placement import Cut
 
 Given = dict[str, tuple[int, Tensor]]
-"""By name where in the flattened parameter a gradient begins, and the gradient."""
+"""By name where in the flattened parameter a gradient begins, and the
+gradient."""
 
 
 @dataclass
 class Call:
-    """One call of a module: what went in and came out, and the gradient of that."""
+    """One call of a module: what went in and came out, and the gradient of
+    that."""
 
     given: Tensor
     made: Tensor
