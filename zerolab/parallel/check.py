@@ -29,7 +29,7 @@ from torch import Tensor
 from zerolab.collectives.contract import Collectives
 from zerolab.parallel.mesh import SPARSE, Grid, Mesh
 from zerolab.parallel.placement import Cut, joined
-from zerolab.parallel.record import Call, Recorder, Step
+from zerolab.parallel.record import ModuleCall, RankRecorder, RankStep
 from zerolab.ranks import launch
 
 CLOSE = 1e-4
@@ -61,12 +61,12 @@ def grid_of(sizes: dict[str, int]) -> Grid:
     return Grid(**named)
 
 
-class Recorded:
+class RankRecords:
     """What is left of one rank's recorder: steps, cuts of parameters, and of
     each module what its input and output are along tp, whether it is a leaf,
     and its parameters."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: RankRecorder) -> None:
         self.steps, self.cuts = recorder.close(), recorder.cuts
         self.modules = {
             name: (
@@ -78,26 +78,26 @@ class Recorded:
         }
 
 
-def record(train: Train, grid: Grid, start: dict[str, Tensor] | None = None) -> list[Recorded]:
+def record(train: Train, grid: Grid, start: dict[str, Tensor] | None = None) -> list[RankRecords]:
     ranks = launch(run_rank, train, grid, start, ranks=grid.world, world="lockstep", collectives="ring", prints="quiet")
     return [*ranks]
 
 
-def run_rank(comm: Collectives, train: Train, grid: Grid, start: dict[str, Tensor] | None) -> Recorded:
-    mesh, recorder = Mesh(comm, grid), Recorder(start)
+def run_rank(comm: Collectives, train: Train, grid: Grid, start: dict[str, Tensor] | None) -> RankRecords:
+    mesh, recorder = Mesh(comm, grid), RankRecorder(start)
     mesh.recorder = recorder
     try:
         train(mesh)
     finally:
-        found = Recorded(recorder)
+        found = RankRecords(recorder)
     return found
 
 
 class Comparison:
     """The records of all ranks of one step."""
 
-    def __init__(self, ranks: Sequence[Recorded], grid: Grid, step: int) -> None:
-        self.steps: list[Step] = [rank.steps[step] for rank in ranks]
+    def __init__(self, ranks: Sequence[RankRecords], grid: Grid, step: int) -> None:
+        self.steps: list[RankStep] = [rank.steps[step] for rank in ranks]
         self.cuts: dict[str, Cut | None] = {name: cut for rank in ranks for name, cut in rank.cuts.items()}
         self.modules = {name: its for rank in ranks for name, its in rank.modules.items()}
         self.grid, self.sizes = grid, grid.sizes
@@ -203,7 +203,7 @@ class Comparison:
                     backward.append((place, said))
         return [said for _, said in sorted(backward, reverse=True)[:1]]
 
-    def forward_of(self, name: str, axis: str, x: Call, y: Call, where: str) -> str:
+    def forward_of(self, name: str, axis: str, x: ModuleCall, y: ModuleCall, where: str) -> str:
         (enters, leaves), leaf, own = self.modules[name]
         inputs, outputs = equal(x.given, y.given), equal(x.made, y.made)
         whole = not any(cut and cut.axis == axis for cut in map(self.cuts.get, own))

@@ -21,7 +21,7 @@ gradient."""
 
 
 @dataclass
-class Call:
+class ModuleCall:
     """One call of a module: what went in and came out, and the gradient of
     that."""
 
@@ -33,7 +33,7 @@ class Call:
 
 
 @dataclass
-class Step:
+class RankStep:
     """What one rank had in one step, by the names of parameters and modules.
 
     own    gradients of each backward, of this rank alone
@@ -46,18 +46,18 @@ class Step:
     after: dict[str, Tensor] = field(default_factory=dict)
     own: dict[str, list[Tensor]] = field(default_factory=dict)
     given: Given = field(default_factory=dict)
-    calls: dict[tuple[str, int], Call] = field(default_factory=dict)
+    calls: dict[tuple[str, int], ModuleCall] = field(default_factory=dict)
     notes: dict[str, float] = field(default_factory=dict)
 
 
-class Recorder:
+class RankRecorder:
     """Records the steps of one rank; `start` are values to begin with in the
     place of the model's own."""
 
     engine: Any = None
 
     def __init__(self, start: dict[str, Tensor] | None = None) -> None:
-        self.start, self.steps, self.model = start, [Step({})], nn.Module()
+        self.start, self.steps, self.model = start, [RankStep({})], nn.Module()
         self.cuts: dict[str, Cut | None] = {}
         self.modules: dict[str, nn.Module] = {}
         # Ranks in lockstep are threads of a process, and torch's hook is for all.
@@ -87,7 +87,7 @@ class Recorder:
         first = next((one for one in given if isinstance(one, Tensor)), None)
         if not isinstance(made, Tensor) or first is None:
             return
-        call = Call(first.detach().clone(), made.detach().clone())
+        call = ModuleCall(first.detach().clone(), made.detach().clone())
         self.steps[-1].calls[name, self._counts[name]] = call
         self._counts[name] += 1
         if isinstance(module, nn.Dropout):
@@ -110,10 +110,10 @@ class Recorder:
         step = self.steps[-1]
         step.after = self.values()
         step.notes = {name: float(value) for name, value in notes.items() if value is not None}
-        self.steps.append(Step(step.after))
+        self.steps.append(RankStep(step.after))
         self._counts.clear()
 
-    def close(self) -> list[Step]:
+    def close(self) -> list[RankStep]:
         """The steps that have ended."""
         self._hook.remove()
         return self.steps[:-1]
