@@ -60,6 +60,7 @@ def test_tensor_parallel_ranks_are_neighbours_and_experts_lie_inside_data_parall
     [
         (lambda: Grid(tp=0), "tp is 0; give a whole number of at least 1"),
         (lambda: Grid(dp_shard=4, ep=3), "ep 3 does not divide dp_shard 4"),
+        (lambda: Grid(tp=2, cp=2), "cp is 2, and context parallelism is not built"),
         (lambda: Grid(tp=2).at(2), "there is no rank 2 on tp 2; name one from 0 to 1"),
         (lambda: Grid(tp=2).group(0, "cp"), "there is no axis 'cp'; name one of pp, dp_replicate, dp_shard, tp,"),
     ],

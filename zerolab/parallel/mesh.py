@@ -39,6 +39,7 @@ class Grid:
     dp_shard      data-parallel ranks that shard with each other (the inner axis: within a node)
     tp            ranks that share each matrix
     ep            ranks that share the experts of a layer; a divisor of `dp_shard`
+    cp            1: ranks do not share sequences yet
     """
 
     pp: int = 1
@@ -46,10 +47,13 @@ class Grid:
     dp_shard: int = 1
     tp: int = 1
     ep: int = 1
+    cp: int = 1
 
     def __post_init__(self) -> None:
         for field in fields(self):
             check_count(field.name, getattr(self, field.name))
+        if self.cp > 1:
+            raise InputError(f"cp is {self.cp}, and context parallelism is not built; leave it out")
         if self.dp_shard % self.ep:
             raise InputError(
                 f"ep {self.ep} does not divide dp_shard {self.dp_shard}: experts are shared out inside data "
