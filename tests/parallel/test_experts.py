@@ -114,3 +114,19 @@ def test_tokens_travel_to_their_experts_and_back_and_nothing_else_does() -> None
 
     rows = 16 * 8 * 4
     assert list(launch(sent, ranks=2, world="lockstep")) == [rows, rows]
+
+
+def test_an_engine_that_was_closed_divides_no_gradients_any_more() -> None:
+    def train(comm: Collectives, engines: int) -> torch.Tensor:
+        mesh = Mesh(comm, Grid(dp_shard=2, ep=2))
+        model = shard_model(model_of("one of four"), mesh)
+        for _ in range(engines):
+            engine = GridEngine(model, mesh, 1, optimizer=OPTIMIZERS["sgd"])
+            engine.close()
+        engine = GridEngine(model, mesh, 1, optimizer=OPTIMIZERS["sgd"])
+        engine.backward(engine(*batch(0, 4 * comm.rank, 4 * comm.rank + 4)))
+        engine.step()
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    once, twice = (launch(train, engines, ranks=2, world="lockstep") for engines in (0, 2))
+    assert all(map(torch.equal, once, twice))
