@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from cover import NIGHTLY
+from grid_cases import BATCH, OPTIMIZERS, batch, perturbed
 from test_pipeline import MODELS, SCHEDULES
-from test_tensor import BATCH, OPTIMIZERS, batch, perturbed
 
 import zerolab.parallel.placement as placement
 import zerolab.parallel.tensor as tensor

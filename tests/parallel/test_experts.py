@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
 from cover import covering, pairs
-from test_tensor import BATCH, LLAMA, OPTIMIZERS, STEPS, State, batch, perturbed
+from grid_cases import OPTIMIZERS, Trained, batch, perturbed, same, train_alone, train_on
+from test_tensor import LLAMA
 
 from zerolab.collectives import Collectives
-from zerolab.parallel import ExpertLayer, Grid, GridEngine, Mesh, MixtureOfExperts, shard_model, unshard
+from zerolab.parallel import ExpertLayer, Grid, GridEngine, Mesh, MixtureOfExperts, shard_model
 from zerolab.ranks import launch
 
 # A share of 0.3 of the loss, so that a wrong auxiliary gradient shows.
@@ -25,35 +26,8 @@ def model_of(kind: str) -> MixtureOfExperts:
 
 
 @cache
-def alone(kind: str, optimizer: str, clip: float | None) -> tuple[State, tuple[float, ...], tuple[float | None, ...]]:
-    model, losses, norms = model_of(kind), [], []
-    stepper = OPTIMIZERS[optimizer](model.parameters())
-    for step in range(STEPS):
-        loss = model(*batch(step))
-        loss.backward()
-        norms.append(None if clip is None else float(torch.nn.utils.clip_grad_norm_(model.parameters(), clip)))
-        stepper.step()
-        stepper.zero_grad()
-        losses.append(loss.item())
-    return {key: value.detach().clone() for key, value in model.named_parameters()}, tuple(losses), tuple(norms)
-
-
-def trained(
-    comm: Collectives, kind: str, grid: Grid, stage: int, optimizer: str, clip: float | None, sequence: bool
-) -> tuple[State, list[float], list[float | None]]:
-    mesh = Mesh(comm, grid)
-    model = shard_model(model_of(kind), mesh, sequence)
-    engine = GridEngine(model, mesh, stage, optimizer=OPTIMIZERS[optimizer], clip_norm=clip)
-    each = BATCH // mesh.sizes["dp"]
-    losses, norms = [], []
-    for step in range(STEPS):
-        loss = engine(*batch(step, each * mesh.at["dp"], each * (mesh.at["dp"] + 1)))
-        engine.backward(loss)
-        norms.append(engine.step().norm)
-        losses.append(float(mesh.comms["dp"].all_reduce(loss.detach().clone(), average=True)))
-    with engine.summon_full_params():
-        whole = {key: unshard(value.detach().clone(), value, mesh) for key, value in model.named_parameters()}
-    return whole, losses, norms
+def alone(kind: str, optimizer: str, clip: float | None) -> Trained:
+    return train_alone(model_of(kind), optimizer, clip)
 
 
 RUNS = covering(
@@ -78,14 +52,8 @@ RUNS = covering(
 def test_every_grid_ends_where_one_process_does(
     kind: str, grid: Grid, stage: int, optimizer: str, clip: float | None, sequence: bool
 ) -> None:
-    due, due_losses, due_norms = alone(kind, optimizer, clip)
-    found = launch(trained, kind, grid, stage, optimizer, clip, sequence, ranks=grid.world, world="lockstep")
-    assert len({tuple(norms) for _, _, norms in found}) == 1
-    for whole, losses, norms in found:
-        for key, value in whole.items():
-            torch.testing.assert_close(value, due[key], rtol=0, atol=1e-5, msg=lambda said, key=key: f"{key}: {said}")
-        assert losses == pytest.approx(due_losses, abs=1e-5)
-        assert norms == [None] * STEPS if clip is None else norms == pytest.approx(due_norms, rel=1e-5)
+    run = partial(model_of, kind), grid, stage, optimizer, clip, sequence
+    same([*launch(train_on, *run, ranks=grid.world, world="lockstep")], alone(kind, optimizer, clip))
 
 
 def test_an_expert_takes_what_it_has_room_for_and_the_rest_passes_by() -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from collective_cases import WORLDS
 from cover import covering, pairs
-from test_tensor import BATCH, LLAMA, OPTIMIZERS, STEPS, State, batch, perturbed
+from grid_cases import BATCH, OPTIMIZERS, STEPS, State, Trained, batch, perturbed, same
+from test_tensor import LLAMA
 
+from zerolab import checkpoint
 from zerolab.collectives import Collectives
 from zerolab.errors import RankError
 from zerolab.models import GPT2Config, build_model
@@ -39,9 +42,7 @@ def model_of(name: str) -> Any:
 
 
 @cache
-def alone(
-    name: str, optimizer: str, clip: float | None, micros: int, parts: int
-) -> tuple[State, list[float], list[Any]]:
+def alone(name: str, optimizer: str, clip: float | None, micros: int, parts: int) -> Trained:
     """One process with the same micro-batches: in each what all data-parallel ranks have in theirs."""
     model, losses, norms = model_of(name), [], []
     stepper = OPTIMIZERS[optimizer](model.parameters())
@@ -72,7 +73,7 @@ def trained(
     clip: float | None,
     sequence: bool,
     reduce: str,
-) -> tuple[State, list[float], list[Any]]:
+) -> Trained:
     mesh = Mesh(comm, grid)
     chunks = 2 if schedule == "interleaved" else 1
     model = cut_stages(shard_model(model_of(name), mesh, sequence), mesh, chunks)
@@ -115,15 +116,8 @@ RUNS = covering(
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: "-".join(map(str, run)))
 def test_every_grid_and_schedule_ends_where_one_process_does(run: tuple[Any, ...]) -> None:
     name, grid, _, _, micros, optimizer, clip, _, _ = run
-    due, due_losses, due_norms = alone(name, optimizer, clip, micros, grid.dp_replicate * grid.dp_shard)
-    found = launch(trained, *run, ranks=grid.world, world="lockstep")
-    assert len({tuple(norms) for _, _, norms in found}) == 1
-    assert {key for whole, _, _ in found for key in whole} == due.keys()
-    for whole, losses, norms in found:
-        for key, value in whole.items():
-            torch.testing.assert_close(value, due[key], rtol=0, atol=1e-5, msg=lambda said, key=key: f"{key}: {said}")
-        assert losses == pytest.approx(due_losses, abs=1e-5)
-        assert norms == [None] * STEPS if clip is None else norms == pytest.approx(due_norms, rel=1e-5)
+    due = alone(name, optimizer, clip, micros, grid.dp_replicate * grid.dp_shard)
+    same([*launch(trained, *run, ranks=grid.world, world="lockstep")], due)
 
 
 @pytest.mark.ranks
@@ -162,10 +156,31 @@ def test_a_schedule_sends_the_messages_that_it_predicts() -> None:
         assert found == [count * hidden for count in schedule.messages()]
 
 
+def test_a_state_dict_has_all_stages_and_a_checkpoint_of_one_is_refused(tmp_path: Path) -> None:
+    due = model_of("llama").state_dict()
+
+    def through(comm: Collectives) -> State:
+        mesh = Mesh(comm, Grid(pp=2, tp=2))
+        engine = GridEngine(cut_stages(shard_model(MODELS["llama"](), mesh), mesh), mesh, 1, lr=0.1)
+        engine.load_state_dict(due)
+        return engine.state_dict()
+
+    for found in launch(through, ranks=4, world="lockstep"):
+        assert found.keys() == due.keys() and all(torch.equal(found[name], due[name]) for name in due)
+
+    def saved(comm: Collectives) -> None:
+        mesh = Mesh(comm, Grid(pp=2))
+        checkpoint.save(tmp_path, GridEngine(cut_stages(model_of("llama"), mesh), mesh, 1, lr=0.1), 1)
+
+    with pytest.raises(RankError, match="save knows no model that is sharded over pp 2"):
+        launch(saved, ranks=2, world="lockstep")
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
         (lambda mesh: cut_stages(build_model(LLAMA), mesh), "the head is tied to the embedding"),
+        (lambda mesh: GridEngine(model_of("mixture"), Mesh(mesh.world, Grid(dp_shard=2)), 0, 0.1), "call shard_model"),
         (lambda mesh: GridEngine(shard_model(model_of("llama"), mesh), mesh, 0, 0.1), "call cut_stages"),
         (lambda mesh: cut_stages(model_of("llama"), mesh, 3), "6 stages cannot share 4 layers"),
         (

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 from cover import covering, pairs
+from grid_cases import BATCH, OPTIMIZERS, SEQ, State, Trained, batch, perturbed, same, train_alone, train_on
 
 from zerolab import checkpoint
 from zerolab.collectives import Collectives
 from zerolab.errors import RankError
 from zerolab.models import GPT2Config, LlamaConfig, build_model
 from zerolab.models.common import LanguageModel
-from zerolab.parallel import Grid, GridEngine, Mesh, shard_model, unshard
+from zerolab.parallel import Grid, GridEngine, Mesh, shard_model
 from zerolab.ranks import launch
 from zerolab.zero import ZeroEngine
 
@@ -27,14 +28,6 @@ MODELS = {
     "llama, grouped, two tables": replace(LLAMA, kv_heads=2, tied_head=False, qk_norm=False),
     "gpt2": GPT2Config(37, 16, 2, 4, 16, bias=True),
 }
-STEPS, BATCH, SEQ = 5, 8, 8
-OPTIMIZERS = {"sgd": partial(torch.optim.SGD, lr=0.1), "adamw": partial(torch.optim.AdamW, lr=1e-2, eps=1e-3)}
-State = dict[str, torch.Tensor]
-
-
-def batch(step: int, start: int = 0, stop: int = BATCH) -> tuple[torch.Tensor, torch.Tensor]:
-    drawn = torch.randint(37, (BATCH, SEQ + 1), generator=torch.Generator().manual_seed(step))[start:stop]
-    return drawn[:, :-1], drawn[:, 1:]
 
 
 def model_of(name: str) -> LanguageModel:
@@ -42,45 +35,9 @@ def model_of(name: str) -> LanguageModel:
     return perturbed(build_model(MODELS[name]))
 
 
-@torch.no_grad()
-def perturbed(model: LanguageModel) -> LanguageModel:
-    """Biases of 0 would hide what adds them twice, and norms of embeddings near 0 would blow rounding up."""
-    for name, parameter in model.named_parameters():
-        parameter.add_(torch.randn(parameter.shape) * (1.0 if "embedding" in name else 0.1))
-    return model
-
-
 @cache
-def alone(name: str, optimizer: str, clip: float | None) -> tuple[State, tuple[float, ...], tuple[float | None, ...]]:
-    """Parameters, losses and norms of one process."""
-    model, losses, norms = model_of(name), [], []
-    stepper = OPTIMIZERS[optimizer](model.parameters())
-    for step in range(STEPS):
-        loss = model(*batch(step))
-        loss.backward()
-        norms.append(None if clip is None else float(torch.nn.utils.clip_grad_norm_(model.parameters(), clip)))
-        stepper.step()
-        stepper.zero_grad()
-        losses.append(loss.item())
-    return {key: value.detach().clone() for key, value in model.named_parameters()}, tuple(losses), tuple(norms)
-
-
-def trained(
-    comm: Collectives, name: str, grid: Grid, stage: int, optimizer: str, clip: float | None, sequence: bool
-) -> tuple[State, list[float], list[float | None]]:
-    mesh = Mesh(comm, grid)
-    model = shard_model(model_of(name), mesh, sequence)
-    engine = GridEngine(model, mesh, stage, optimizer=OPTIMIZERS[optimizer], clip_norm=clip)
-    each = BATCH // mesh.sizes["dp"]
-    losses, norms = [], []
-    for step in range(STEPS):
-        loss = engine(*batch(step, each * mesh.at["dp"], each * (mesh.at["dp"] + 1)))
-        engine.backward(loss)
-        norms.append(engine.step().norm)
-        losses.append(float(mesh.comms["dp"].all_reduce(loss.detach().clone(), average=True)))
-    with engine.summon_full_params():
-        whole = {key: unshard(value.detach().clone(), value, mesh) for key, value in model.named_parameters()}
-    return whole, losses, norms
+def alone(name: str, optimizer: str, clip: float | None) -> Trained:
+    return train_alone(model_of(name), optimizer, clip)
 
 
 RUNS = covering(
@@ -105,15 +62,8 @@ RUNS = covering(
 def test_every_grid_ends_where_one_process_does(
     name: str, grid: Grid, stage: int, optimizer: str, clip: float | None, sequence: bool
 ) -> None:
-    due, due_losses, due_norms = alone(name, optimizer, clip)
-    found = launch(trained, name, grid, stage, optimizer, clip, sequence, ranks=grid.world, world="lockstep")
-    assert len({tuple(norms) for _, _, norms in found}) == 1, "the norm has the same bits on all ranks"
-    for whole, losses, norms in found:
-        assert whole.keys() == due.keys()
-        for key, value in whole.items():
-            torch.testing.assert_close(value, due[key], rtol=0, atol=1e-5, msg=lambda said, key=key: f"{key}: {said}")
-        assert losses == pytest.approx(due_losses, abs=1e-5)
-        assert norms == [None] * STEPS if clip is None else norms == pytest.approx(due_norms, rel=1e-5)
+    run = partial(model_of, name), grid, stage, optimizer, clip, sequence
+    same([*launch(train_on, *run, ranks=grid.world, world="lockstep")], alone(name, optimizer, clip))
 
 
 def refused(comm: Collectives, make: Any, grid: Grid) -> None:

@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from zerolab.collectives.contract import Collectives
+from zerolab.collectives.observe import gather_records
 from zerolab.errors import InputError, StateError
 from zerolab.flat.views import has_values
 from zerolab.parallel.mesh import Mesh
@@ -25,12 +27,15 @@ class GridEngine(ZeroEngine):
     """
 
     def __init__(self, model: nn.Module, mesh: Mesh, stage: int, lr: float | None = None, **settings: Any) -> None:
-        needs = {"shard_model": mesh.sizes["tp"] * mesh.sizes["ep"], "cut_stages": mesh.sizes["pp"]}
-        has = {"shard_model": hasattr(model, "mesh"), "cut_stages": hasattr(model, "stages")}
-        for function in (name for name, ranks in needs.items() if ranks > 1 and not has[name]):
+        # Experts share out their auxiliary loss over the data-parallel ranks, too.
+        experts = any(hasattr(module, "shard_over") for module in model.modules())
+        shares = mesh.sizes["tp"] * mesh.sizes["ep"] > 1 or experts
+        needs = {
+            "shard_model": shares and not hasattr(model, "mesh"),
+            "cut_stages": mesh.sizes["pp"] > 1 and not hasattr(model, "stages"),
+        }
+        for function in filter(needs.get, needs):
             raise InputError(f"the model is whole, and the mesh is {mesh.grid}; call {function}(model, mesh) before")
-        if not hasattr(model, "mesh"):
-            model.mesh = mesh  # type: ignore[assignment]
         self.mesh, self._compared = mesh, False
         # An expert's gradient holds those of ep ranks' tokens already, and is averaged over
         # efsdp ranks: the mean over all data-parallel ranks is one of ep times as many.
@@ -86,11 +91,25 @@ class GridEngine(ZeroEngine):
             name: unshard(value, parameters[name], self.mesh) if name in parameters else value
             for name, value in super().state_dict(main=main).items()
         }
+        state = self.of_all_stages(state)
         return state if to in (None, self.mesh.world.rank) else {}
+
+    def of_all_stages(self, own: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What each stage of the pipeline has, on all, in the order of the stages."""
+        comm, found = self.mesh.comms["pp"], {}
+        about = [[name, [*value.shape], str(value.dtype)] for name, value in own.items()]
+        for stage, records in enumerate(gather_records(comm, about) if comm.size > 1 else []):
+            for name, shape, dtype in records:
+                value = own[name] if stage == comm.rank else torch.empty(shape, dtype=getattr(torch, dtype[6:]))
+                found[name] = comm.broadcast(value.to(comm.device), stage).cpu()
+        return found or own
 
     def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True) -> Any:
         """Overwrite parameters by those of a whole model's state_dict."""
-        own = dict(state_dict)
+        here = [*self.model.state_dict(keep_vars=True)]
+        of_stages = gather_records(self.mesh.comms["pp"], here)
+        others = {name for names in of_stages for name in names} - {*here}
+        own = {name: value for name, value in state_dict.items() if name not in others}
         for name, parameter in self.model.named_parameters(remove_duplicate=False):
             cut: Cut | None = getattr(parameter, "cut", None)
             if cut is not None and name in own and own[name].shape[cut.dim] == cut.length:
@@ -98,7 +117,8 @@ class GridEngine(ZeroEngine):
         return super().load_state_dict(own, strict)
 
     def check_between_steps(self, what: str, mends: bool = False, publishes: bool = False) -> None:
-        if what in ("save", "load", "export") and any(map(sharded, self.model.parameters())):
+        shared = any(self.mesh.sizes[axis] > 1 for axis in ("pp", "tp", "ep"))
+        if what in ("save", "load", "export") and shared:
             raise StateError(
                 f"{what} knows no model that is sharded over {self.mesh.grid} yet; take "
                 "state_dict() and load_state_dict(), which are whole"

@@ -35,7 +35,7 @@ class StagedModel(nn.Module):
 
     def __init__(self, model: Any, mesh: Mesh, chunks: int) -> None:
         super().__init__()
-        self.config, self.mesh, self.chunks = model.config, mesh, chunks
+        self.config, self.mesh = model.config, mesh
         self.sequence = getattr(model, "sequence", False)
         self.stages = mesh.sizes["pp"] * chunks
         layers = len(model.blocks)
@@ -195,7 +195,7 @@ class BatchRun:
         scale = self.engine.loss_scale
         gradients: list[Tensor | None] = [torch.full_like(part, scale) for part in outputs]
         if stage < len(self.rank_of) - 1:
-            before = next(a for a in self.orders_of(stage + 1, micro))
+            (before,) = self.orders_of(stage + 1, micro)
             gradients[0] = self.result_of(before)
         if action.kind == "B":
             self.backward(action, outputs, gradients, None)

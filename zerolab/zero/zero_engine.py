@@ -45,7 +45,7 @@ from zerolab.zero.start import (
     materialize,
     models_in_use,
     probe,
-)  # fmt: skip
+)
 from zerolab.zero.step import Factory, StepResult, measure
 from zerolab.zero.stored_step import DiskStep, StoredStep
 from zerolab.zero.table import STAGES, Dtypes, Sharding
@@ -118,7 +118,7 @@ class ZeroEngine(FullParameters):
     ) -> None:
         if (lr is None) == (optimizer is None):
             raise InputError(f"lr is {lr!r} and optimizer is {optimizer!r}; give exactly one of the two")
-        if getattr(model, "mesh", None) is not self.mesh:
+        if getattr(model, "mesh", self.mesh) is not self.mesh:
             raise InputError("the model is sharded over a mesh; wrap it by GridEngine(model, mesh, ...), of that mesh")
         if clip_norm is not None:
             check_norm(clip_norm, norm_type)
