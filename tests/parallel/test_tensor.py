@@ -144,3 +144,14 @@ def test_a_checkpoint_of_a_sharded_model_is_refused_with_what_to_take_instead(tm
     with pytest.raises(RankError, match=r"save knows no model that is sharded over tp 2 yet; take state_dict\(\)"):
         launch(saved, ranks=2, world="lockstep")
     assert not list(tmp_path.glob("step-*"))
+
+
+def test_an_engine_of_a_mesh_that_shares_no_matrix_leaves_a_model_to_the_next_engine() -> None:
+    def rewrapped(comm: Collectives) -> int:
+        model = build_model(LLAMA)
+        for _ in range(2):
+            mesh = Mesh(comm, Grid(dp_shard=2))
+            GridEngine(model, mesh, 1, lr=0.1).close()
+        return ZeroEngine(model, comm, 1, lr=0.1).stage
+
+    assert list(launch(rewrapped, ranks=2, world="lockstep")) == [1, 1]
